@@ -1,0 +1,3 @@
+"""Close-loop control for trained neural networks."""
+
+from clcnn._version import __version__ as __version__

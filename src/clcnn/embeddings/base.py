@@ -1,0 +1,69 @@
+"""What every embedding is: a map E onto the manifold that clean states live on."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from clcnn.errors import LoadError
+
+
+class Embedding(nn.Module, ABC):
+    """E(x), with E(x) = x on the manifold; a new one writes `fit` and `project` only.
+
+    States have shape (batch, *state). What `fit` learns belongs in buffers or parameters, where
+    ``.to(device)`` and saving find it. Constructor arguments that are JSON values kept in
+    attributes of their own names are saved and restored without further code.
+    """
+
+    @abstractmethod
+    def fit(self, states: Iterable[Tensor]) -> Self:
+        """Learn the manifold from batches of clean states; ``states`` may be iterated again."""
+
+    @abstractmethod
+    def project(self, x: Tensor) -> Tensor:
+        """E(x), of x's shape, each sample by itself."""
+
+    def residual(self, x: Tensor) -> Tensor:
+        """E(x) - x."""
+        return self.project(x) - x
+
+    def energy(self, x: Tensor) -> Tensor:
+        """||E(x) - x||^2 per sample, shape (batch,), differentiable twice."""
+        return self.residual(x).flatten(1).square().sum(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """E(x)."""
+        return self.project(x)
+
+    def for_cut(self, t: int, T: int) -> Embedding:
+        """A fresh copy to be fitted at cut t of T, so that one prototype serves all cuts."""
+        return copy.deepcopy(self)
+
+    def config(self) -> dict[str, Any]:
+        """The constructor arguments, as JSON values, with which an equal embedding is made."""
+        names = [name for name in inspect.signature(type(self).__init__).parameters][1:]
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:
+        """Take back what `fit` learned: ``tensors`` is a saved state dict, ``shape`` one state's.
+
+        The default suits embeddings whose learned tensors are their own buffers or parameters, or
+        whose submodules exist before `fit`; one that builds submodules in `fit` overrides this.
+        """
+        for name, value in tensors.items():
+            if "." not in name and name not in dict(self.named_parameters(recurse=False)):
+                self.register_buffer(name, value.clone())
+        try:
+            self.load_state_dict(dict(tensors))
+        except RuntimeError as error:
+            raise LoadError(
+                f"{type(self).__name__} cannot take back its saved tensors: {error}. Override "
+                "`restore` so that it first builds the submodules that `fit` builds."
+            ) from error
+        return self
