@@ -1,1 +1,6 @@
 """Embeddings E_t: maps onto the manifold that the clean states of a layer live on."""
+
+from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.linear import LinearEmbedding
+
+__all__ = ["Embedding", "LinearEmbedding"]

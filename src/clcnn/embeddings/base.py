@@ -47,7 +47,7 @@ class Embedding(nn.Module, ABC):
 
     def config(self) -> dict[str, Any]:
         """The constructor arguments, as JSON values, with which an equal embedding is made."""
-        names = [name for name in inspect.signature(type(self).__init__).parameters][1:]
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:

@@ -1,0 +1,86 @@
+"""Batches of states on their way into a fit: checked once, here, for every embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from clcnn.errors import DataError, FitError
+
+_SPLIT = 1024  # rows a batch when the states come as one tensor
+
+
+class States:
+    """Batches x of shape (batch, *state): tensors of one shape and dtype, finite, not all empty.
+
+    ``shape`` (of one state) and ``dtype`` are known after the first batch. ``one_shot`` says that
+    the batches come from an iterator and cannot be read a second time.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __init__(self, states: Iterable[Tensor]) -> None:
+        self._batches = _split(states) if isinstance(states, Tensor) else states
+        self.one_shot = isinstance(self._batches, Iterator)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Check and hand on each batch; an empty batch is skipped, an empty stream raises."""
+        found = 0
+        for index, batch in enumerate(self._batches):
+            self._check(index, batch)
+            found += len(batch)
+            if len(batch):
+                yield batch.detach()
+        if not found:
+            raise FitError(
+                "the states to fit are empty: no sample found, expected at least 2. Pass more "
+                "data, and check that a filter (such as correct_only) leaves some of it; an "
+                "iterator that was read before is empty too."
+            )
+
+    def _check(self, index: int, batch: Tensor) -> None:
+        where = f"batch {index} of the states"
+        if not isinstance(batch, Tensor):
+            raise DataError(
+                f"{where} is a {type(batch).__name__}, expected a tensor of shape (batch, *state)."
+                " Pass the states alone, without labels."
+            )
+        if batch.ndim < 2 or not batch.is_floating_point():
+            raise DataError(
+                f"{where} has shape {tuple(batch.shape)} and dtype {batch.dtype}, expected "
+                "(batch, *state) of a floating dtype. Add the batch dimension, or convert it "
+                "(integer images: x.float() / 255)."
+            )
+        shape, dtype = tuple(batch.shape[1:]), batch.dtype
+        if not hasattr(self, "shape"):
+            self.shape, self.dtype = shape, dtype
+        if (shape, dtype) != (self.shape, self.dtype):
+            raise DataError(
+                f"{where} holds {dtype} states of shape {shape}, the batches before it "
+                f"{self.dtype} states of shape {self.shape}. Give all states one shape and dtype."
+            )
+        finite = batch.isfinite().flatten(1).all(1)
+        if not finite.all():
+            bad = (~finite).nonzero().flatten().tolist()
+            raise DataError(
+                f"{where} is not finite in {len(bad)} of its {len(batch)} samples "
+                f"({_few(bad)}), expected finite values. Remove these samples, or look for an "
+                "overflow in the layers before."
+            )
+
+
+def _split(states: Tensor) -> Iterable[Tensor]:
+    if states.ndim < 2:
+        raise DataError(
+            f"the states are one tensor of shape {tuple(states.shape)}, expected "
+            "(batch, *state). Add the batch dimension."
+        )
+    return torch.split(states, _SPLIT)
+
+
+def _few(indices: list[int]) -> str:
+    """``3, 7, 9 ...``: the first few of a list that may be long."""
+    return ", ".join(map(str, indices[:5])) + (" ..." if len(indices) > 5 else "")
