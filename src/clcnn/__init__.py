@@ -1,3 +1,69 @@
-"""Close-loop control for trained neural networks."""
+"""Close-loop control for trained neural networks: robustness at inference, without retraining.
 
-from clcnn._version import __version__ as __version__
+    robust = clcnn.control(model).fit(clean_data)
+    logits = robust(x)
+
+`control` puts a network under control, `load` brings one back from its file. The rooms
+`clcnn.theory`, `clcnn.attacks`, `clcnn.models`, `clcnn.data` and `clcnn.training` are loaded on
+first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from clcnn._version import __version__
+from clcnn.control import ControlledModule, control
+from clcnn.dynamics import HookedDynamics, StagedDynamics
+from clcnn.embeddings import Embedding, LinearEmbedding
+from clcnn.errors import (
+    ClcnnError,
+    CutError,
+    DataError,
+    FitError,
+    GradientError,
+    LoadError,
+    SolveError,
+)
+from clcnn.loading import load
+from clcnn.solvers import MSA, PMP, Greedy, Reactive, Riccati, Solver
+from clcnn.types import Solution, Status
+
+_ROOMS = ("attacks", "data", "models", "theory", "training")
+
+__all__ = [
+    "MSA",
+    "PMP",
+    "ClcnnError",
+    "ControlledModule",
+    "CutError",
+    "DataError",
+    "Embedding",
+    "FitError",
+    "GradientError",
+    "Greedy",
+    "HookedDynamics",
+    "LinearEmbedding",
+    "LoadError",
+    "Reactive",
+    "Riccati",
+    "Solution",
+    "SolveError",
+    "Solver",
+    "StagedDynamics",
+    "Status",
+    "__version__",
+    "control",
+    "load",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _ROOMS:
+        return importlib.import_module(f"clcnn.{name}")
+    raise AttributeError(f"module 'clcnn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_ROOMS])

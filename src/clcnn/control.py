@@ -1,0 +1,338 @@
+"""The module a user calls: a trained network under close-loop control."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from clcnn import persistence
+from clcnn.dynamics.base import INPUT, Dynamics
+from clcnn.dynamics.choose import choose_cuts
+from clcnn.dynamics.hooked import HookedDynamics
+from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.linear import LinearEmbedding
+from clcnn.errors import CutError, DataError, FitError
+from clcnn.gradients import GradMode, check_grad_mode, refuse_gradient
+from clcnn.objective import Objective, Regularization
+from clcnn.per_cut import regularization_per_cut, values_per_cut, weights_per_cut
+from clcnn.solvers.base import Solver
+from clcnn.solvers.per_cut import combine
+from clcnn.solvers.pmp import PMP
+from clcnn.states import Batches, Loader, collect
+from clcnn.types import Solution
+
+Weights = Literal["sum", "mean"] | float | Sequence[float] | Mapping[str, float]
+RegularizationLike = float | Tensor | Sequence[Regularization] | Mapping[str, Regularization]
+
+
+def control(
+    model: nn.Module | Dynamics,
+    at: Sequence[str] | None = None,
+    *,
+    embedding: Embedding | Mapping[str, Embedding] | None = None,
+    solver: Solver | Mapping[str, Solver] | None = None,
+    regularization: RegularizationLike = 0.0,
+    weights: Weights = "sum",
+    grad: GradMode = "none",
+    allow_bypass: bool = False,
+) -> ControlledModule:
+    """x_{t+1} = f_t(x_t + u_t), u = argmin sum_t w_t ||E_t(x_t+u_t) - (x_t+u_t)||^2 + u_t' R u_t.
+
+    model: the trained network in eval mode, or a `StagedDynamics`.
+    at: submodules whose input is controlled, in running order; "input" is the network's own. Left
+        out: the input and every top-level child whose input is a state (see ``robust.cuts``).
+    embedding: one for all cuts, or a dict with one each; PCA keeping 99 % if left out.
+    solver: one for all cuts, or a dict with one each; `PMP()` if left out.
+    regularization: the paper's R: a number, one for each cut, or a diagonal for each cut.
+    weights: w_t; "sum" is the paper's 1, "mean" the authors' code's 1/d_t.
+    grad: what a backward pass gives: "none" (an error), "straight_through" or "unroll".
+    allow_bypass: accept cuts around which a skip connection passes.
+
+    Call ``.fit(clean data)`` before use.
+    """
+    return ControlledModule(
+        model,
+        at,
+        embedding=embedding,
+        solver=solver,
+        regularization=regularization,
+        weights=weights,
+        grad=grad,
+        allow_bypass=allow_bypass,
+    )
+
+
+class ControlledModule(nn.Module):
+    """A network whose states are steered back to their manifolds before it answers.
+
+    Drop-in: the same input, the same logits' shape. Made by `control`, ready after `fit`.
+    """
+
+    input_like: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module | Dynamics,
+        at: Sequence[str] | None = None,
+        *,
+        embedding: Embedding | Mapping[str, Embedding] | None = None,
+        solver: Solver | Mapping[str, Solver] | None = None,
+        regularization: RegularizationLike = 0.0,
+        weights: Weights = "sum",
+        grad: GradMode = "none",
+        allow_bypass: bool = False,
+    ) -> None:
+        super().__init__()
+        check_grad_mode(grad)
+        self.dynamics = _dynamics(model, at, allow_bypass)
+        self.model = model if isinstance(model, nn.Module) else model.model
+        self.embedding = LinearEmbedding(energy=0.99) if embedding is None else embedding
+        self.solver = PMP() if solver is None else solver
+        self.regularization = regularization
+        self.weights = weights
+        self.grad = grad
+        self.allow_bypass = allow_bypass
+        self.embeddings = nn.ModuleList()
+        self.shapes: tuple[tuple[int, ...], ...] = ()
+        self.input_shape: tuple[int, ...] = ()
+        # An empty tensor that follows .to(): it tells which dtype and device inputs must have.
+        self.register_buffer("input_like", torch.empty(0), persistent=False)
+        self.training = self.model.training
+        if self.dynamics is not None:
+            self._check_settings(self.dynamics.cuts)
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """The names of the controlled states, in running order."""
+        return self._ready_dynamics().cuts
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether `fit` has run."""
+        return len(self.embeddings) > 0
+
+    def fit(self, loader: Loader, *, correct_only: bool = False, memory: int = 2 * 2**30) -> Self:
+        """Learn E_t at every cut from clean data; the network itself never changes.
+
+        loader: batches x or (x, y), one tensor, or a pair (x, y) of tensors.
+        correct_only: with labels, use only samples that the network gets right.
+        memory: bytes of states kept at once; beyond, the network runs again for each pass.
+        """
+        batches = Batches(loader)
+        example = batches.example()
+        device = _device_of(self.model)
+        example = example[:2].to(device) if device is not None else example[:2]
+        dynamics = self._dynamics_for(example)
+        shapes = dynamics.inspect(example)
+        self._check_settings(dynamics.cuts, shapes)
+        states = collect(dynamics, batches, device=device, correct_only=correct_only, memory=memory)
+        with torch.inference_mode(False):
+            fitted = [
+                prototype.for_cut(t, dynamics.T).fit(states[t])
+                for t, prototype in enumerate(self._prototypes(dynamics.cuts))
+            ]
+            self.adopt(dynamics, fitted, shapes, torch.empty_like(example[:0]))
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of x under control."""
+        if self.grad == "unroll" and torch.is_grad_enabled() and x.requires_grad:
+            return self.solve(x, unroll=True).logits
+        if self.grad == "straight_through" and torch.is_grad_enabled():
+            u = self.solve(x).u
+            return self._ready_dynamics().rollout(x, lambda t, state: state + u[t])
+        return refuse_gradient(self.solve(x).logits, (x, *self.model.parameters()))
+
+    def solve(self, x: Tensor, *, unroll: bool = False) -> Solution:
+        """The controls of x, their cost by cut, status, steps and logits, all per sample.
+
+        With ``unroll`` the solution is differentiable with respect to x.
+        """
+        if not self.is_fitted:
+            raise FitError(
+                "the controlled network has not been fitted; expected .fit(clean data) before the "
+                "first call (or clcnn.load)."
+            )
+        self._check_input(x)
+        dynamics = self._ready_dynamics()
+        solver = self.solver
+        if not isinstance(solver, Solver):
+            solver = combine(solver, dynamics.cuts)
+        return solver.solve(dynamics, self.objective, x, unroll=unroll)
+
+    @property
+    def objective(self) -> Objective:
+        """J, as the solver sees it."""
+        R = regularization_per_cut(self.regularization, self.cuts, self.shapes, self.input_like)
+        weights = weights_per_cut(self.weights, self.cuts, self.shapes)
+        return Objective(_as_embeddings(self.embeddings), R, weights)
+
+    def configure(
+        self,
+        *,
+        solver: Solver | Mapping[str, Solver] | None = None,
+        regularization: RegularizationLike | None = None,
+        weights: Weights | None = None,
+        grad: GradMode | None = None,
+    ) -> ControlledModule:
+        """The same fitted network under other settings; nothing is copied or fitted again."""
+        other = copy.copy(self)
+        other.__dict__ = {**self.__dict__, "_modules": dict(self._modules)}
+        other.solver = self.solver if solver is None else solver
+        other.regularization = self.regularization if regularization is None else regularization
+        other.weights = self.weights if weights is None else weights
+        other.grad = self.grad if grad is None else grad
+        check_grad_mode(other.grad)
+        if other.dynamics is not None:
+            other._check_settings(other.dynamics.cuts, other.shapes or None)
+        return other
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything but the network itself to a safetensors file; see `clcnn.load`."""
+        if not self.is_fitted:
+            raise FitError("there is nothing to save before .fit(clean data).")
+        persistence.write(path, *self._packed())
+
+    def extra_repr(self) -> str:
+        """The settings, for repr()."""
+        cuts = self.dynamics.cuts if self.dynamics is not None else "chosen by fit"
+        state = "fitted" if self.is_fitted else "not fitted"
+        return f"cuts={cuts}, solver={self.solver}, grad={self.grad!r}, {state}"
+
+    def adopt(
+        self,
+        dynamics: Dynamics,
+        fitted: Sequence[Embedding],
+        shapes: tuple[tuple[int, ...], ...],
+        input_like: Tensor,
+    ) -> None:
+        """Take fitted embeddings into use."""
+        self.dynamics = dynamics
+        self.embeddings = nn.ModuleList(fitted).eval()
+        self.shapes = shapes
+        self.input_shape = tuple(input_like.shape[1:])
+        self.input_like = input_like.flatten()
+
+    def _packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Header and tensors of a file that `clcnn.load` reads."""
+        objective, dynamics = self.objective, self._ready_dynamics()
+        header: dict[str, Any] = {
+            "cuts": list(dynamics.cuts),
+            "shapes": [list(shape) for shape in self.shapes],
+            "input_shape": list(self.input_shape),
+            "input_dtype": str(self.input_like.dtype).removeprefix("torch."),
+            "allow_bypass": self.allow_bypass,
+            "grad": self.grad,
+            "weights": list(objective.weights),
+            "model": type(self.model).__name__,
+            "fingerprint": persistence.fingerprint(self.model),
+        }
+        solver = self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
+        header["solver"] = persistence.pack_solver(solver)
+        header["embeddings"] = [persistence.pack_embedding(E) for E in objective.embeddings]
+        header["regularization"] = [
+            None if isinstance(R, Tensor) else R for R in objective.regularization
+        ]
+        tensors = {
+            f"embeddings.{t}.{name}": value
+            for t, E in enumerate(objective.embeddings)
+            for name, value in E.state_dict().items()
+        }
+        for t, R in enumerate(objective.regularization):
+            if isinstance(R, Tensor):
+                tensors[f"regularization.{t}"] = R
+        return header, tensors
+
+    def _dynamics_for(self, example: Tensor) -> Dynamics:
+        wants_floats = self.dynamics is None or INPUT in self.dynamics.cuts
+        if wants_floats and not example.is_floating_point():
+            raise DataError(
+                f"found inputs of {example.dtype}; expected floating point. Convert images first, "
+                "for instance x.float() / 255."
+            )
+        if self.dynamics is not None:
+            return self.dynamics
+        cuts = choose_cuts(self.model, example)
+        return HookedDynamics(self.model, cuts, allow_bypass=self.allow_bypass)
+
+    def _ready_dynamics(self) -> Dynamics:
+        if self.dynamics is None:
+            raise FitError(
+                "the cuts are not chosen yet: no `at` was given, so .fit(clean data) chooses them. "
+                "Call fit first, or name the cuts."
+            )
+        return self.dynamics
+
+    def _prototypes(self, cuts: tuple[str, ...]) -> list[Embedding]:
+        if isinstance(self.embedding, Embedding):
+            return [self.embedding] * len(cuts)
+        return values_per_cut(self.embedding, cuts, "embedding")
+
+    def _check_settings(
+        self, cuts: tuple[str, ...], shapes: tuple[tuple[int, ...], ...] | None = None
+    ) -> None:
+        """Find what does not fit the cuts before any work is done."""
+        self._prototypes(cuts)
+        if not isinstance(self.solver, Solver):
+            combine(self.solver, cuts)
+        regularization_per_cut(self.regularization, cuts, shapes, self.input_like)
+        weights_per_cut(self.weights, cuts, shapes)
+
+    def _check_input(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise DataError(f"found a {type(x).__name__}; expected a tensor (batch, ...).")
+        if x.dim() == 0 or tuple(x.shape[1:]) != self.input_shape:
+            expected = ", ".join(("batch", *map(str, self.input_shape)))
+            hint = ""
+            if tuple(x.shape) == self.input_shape:
+                hint = " For a single sample, add the batch axis: x.unsqueeze(0)."
+            raise DataError(
+                f"found an input of shape {tuple(x.shape)}; expected ({expected}), as fitted.{hint}"
+            )
+        if x.dtype != self.input_like.dtype:
+            hint = (
+                "x.float() / 255" if not x.is_floating_point() else f"x.to({self.input_like.dtype})"
+            )
+            raise DataError(
+                f"found an input of {x.dtype}; expected {self.input_like.dtype}, as fitted. "
+                f"Convert it ({hint}), or move the module with .to(dtype)."
+            )
+        if x.device != self.input_like.device:
+            raise DataError(
+                f"found an input on {x.device}; expected {self.input_like.device}, where the "
+                "module is. Move one of them with .to(device)."
+            )
+
+
+def _dynamics(
+    model: nn.Module | Dynamics, at: Sequence[str] | None, allow_bypass: bool
+) -> Dynamics | None:
+    if isinstance(model, Dynamics):
+        if at is not None and tuple(at) != model.cuts:
+            raise CutError(
+                f"found at={list(at)} for a dynamics whose cuts are {list(model.cuts)}. Leave `at` "
+                "out: the dynamics names its own cuts."
+            )
+        return model
+    if not isinstance(model, nn.Module):
+        raise CutError(f"found a {type(model).__name__}; expected a torch.nn.Module to control.")
+    if at is None:
+        return None
+    if isinstance(at, str):
+        raise CutError(f"found at={at!r}; expected a list of names: at=[{at!r}].")
+    return HookedDynamics(model, at, allow_bypass=allow_bypass)
+
+
+def _device_of(model: nn.Module) -> torch.device | None:
+    first = next(chain(model.parameters(), model.buffers()), None)
+    return None if first is None else first.device
+
+
+def _as_embeddings(modules: nn.ModuleList) -> list[Embedding]:
+    return [module for module in modules if isinstance(module, Embedding)]

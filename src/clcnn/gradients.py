@@ -1,0 +1,50 @@
+"""What a backward pass through a controlled network gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from clcnn.errors import GradientError
+
+GradMode: TypeAlias = Literal["none", "straight_through", "unroll"]
+GRAD_MODES: tuple[str, ...] = get_args(GradMode)
+
+
+def check_grad_mode(grad: str) -> None:
+    """Refuse an unknown mode."""
+    if grad not in GRAD_MODES:
+        raise GradientError(f"found grad={grad!r}; expected one of {', '.join(GRAD_MODES)}.")
+
+
+def refuse_gradient(logits: Tensor, sources: Iterable[Tensor]) -> Tensor:
+    """The same logits, whose backward pass raises instead of giving a silent zero.
+
+    ``sources`` are the tensors a caller might ask gradients of; when none requires one, or when
+    gradients are off, there is nothing to refuse.
+    """
+    if not torch.is_grad_enabled():
+        return logits
+    source = next((tensor for tensor in sources if tensor.requires_grad), None)
+    if source is None:
+        return logits
+    refused: Tensor = _RefuseGradient.apply(logits, source)
+    return refused
+
+
+class _RefuseGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, source: Tensor) -> Tensor:
+        return logits.view_as(logits)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise GradientError(
+            "a gradient through the controlled network was asked for, but it was made with "
+            "grad='none', where there is none (a silent zero would look like robustness). Choose "
+            "what an attacker may know: robust.configure(grad='straight_through') holds the "
+            "controls constant, grad='unroll' differentiates through the solver."
+        )

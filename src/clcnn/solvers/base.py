@@ -1,0 +1,114 @@
+"""What every solver is, and the one-pass kind: feedback policies u_t = pi_t(x_t)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from clcnn.checks import require_finite
+from clcnn.dynamics.base import Dynamics
+from clcnn.objective import Objective
+from clcnn.solvers.passes import Evaluation, evaluate, grad_mode
+from clcnn.types import Solution, Status
+
+Policy: TypeAlias = Callable[[int, Tensor], Tensor | None]
+"""(t, x_t) -> u_t, or None where nothing is to be added."""
+
+
+@dataclass(frozen=True)
+class Solver(ABC):
+    """min_u J(u) for each sample; an instance is its settings and nothing else."""
+
+    @final
+    def solve(
+        self, dynamics: Dynamics, objective: Objective, x0: Tensor, *, unroll: bool = False
+    ) -> Solution:
+        """The controls of every sample of x0, solved by itself.
+
+        With ``unroll`` the solution stays differentiable with respect to x0.
+        """
+        if len(x0) == 0:
+            return _none_of(self.solve(dynamics, objective, _one_blank_sample(x0)))
+        require_finite(x0)
+        dynamics.check_mode()
+        with grad_mode(unroll):
+            if not unroll:
+                x0 = x0.detach()
+            if x0.is_inference():
+                x0 = x0.clone()
+            return self._solve(dynamics, objective, x0, unroll)
+
+    @abstractmethod
+    def _solve(
+        self, dynamics: Dynamics, objective: Objective, x0: Tensor, unroll: bool
+    ) -> Solution: ...
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as JSON values, with which an equal solver is made."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class FeedbackSolver(Solver):
+    """u_t = pi_t(x_t) in one forward pass; a new one writes `policy`."""
+
+    @abstractmethod
+    def policy(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Policy:
+        """The policy pi for these dynamics and this objective."""
+
+    @final
+    def _solve(
+        self, dynamics: Dynamics, objective: Objective, x0: Tensor, unroll: bool
+    ) -> Solution:
+        done = evaluate(
+            dynamics, objective, x0, self.policy(dynamics, objective, x0), with_logits=True
+        )
+        status = torch.full((len(x0),), Status.SOLVED, dtype=torch.int8, device=x0.device)
+        solution = solution_from(done, status, steps=torch.ones_like(status, dtype=torch.int64))
+        return without_nonfinite(solution, dynamics, objective, x0)
+
+
+def solution_from(done: Evaluation, status: Tensor, steps: Tensor) -> Solution:
+    """A `Solution` from one full pass."""
+    assert done.logits is not None
+    return Solution(done.u, done.J_t.sum(1), done.J_t, status, steps, done.logits)
+
+
+def without_nonfinite(
+    solution: Solution, dynamics: Dynamics, objective: Objective, x0: Tensor
+) -> Solution:
+    """Samples whose J or logits are not finite go back to no control, and their status says so."""
+    broken = ~(solution.J.isfinite() & solution.logits.flatten(1).isfinite().all(1))
+    if not broken.any():
+        return solution
+    index = broken.nonzero().squeeze(1)
+    plain = evaluate(dynamics, objective, x0[index], None, with_logits=True)
+    assert plain.logits is not None
+    return replace(
+        solution,
+        u=tuple(u.index_copy(0, index, v) for u, v in zip(solution.u, plain.u, strict=True)),
+        J=solution.J.index_copy(0, index, plain.J_t.sum(1)),
+        J_t=solution.J_t.index_copy(0, index, plain.J_t),
+        status=solution.status.index_fill(0, index, Status.NONFINITE),
+        logits=solution.logits.index_copy(0, index, plain.logits),
+    )
+
+
+def _one_blank_sample(x0: Tensor) -> Tensor:
+    return x0.new_zeros((1, *x0.shape[1:]))
+
+
+def _none_of(solution: Solution) -> Solution:
+    """The solution of an empty batch, shapes and dtypes as of a full one."""
+    return Solution(
+        u=tuple(u[:0] for u in solution.u),
+        J=solution.J[:0],
+        J_t=solution.J_t[:0],
+        status=solution.status[:0],
+        steps=solution.steps[:0],
+        logits=solution.logits[:0],
+    )

@@ -1,0 +1,78 @@
+"""Closed forms: layer-wise projection at every cut, reactive defence at the input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clcnn.dynamics.base import INPUT, Dynamics
+from clcnn.embeddings.linear import LinearEmbedding
+from clcnn.errors import SolveError
+from clcnn.objective import Objective
+from clcnn.solvers.base import FeedbackSolver, Policy
+
+
+@dataclass(frozen=True)
+class Greedy(FeedbackSolver):
+    """u_t = argmin_u w ||E_t(x_t + u) - (x_t + u)||^2 + u' R u = (E_t(x_t) - x_t) / (1 + c).
+
+    Each cut for itself, blind to what follows: the layer-wise projection of the paper. c is the
+    paper's regularisation; left out, it is R / w of the objective. Exact for linear embeddings
+    (a diagonal R included); one damped projection step for others.
+    """
+
+    c: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.c is not None and not self.c >= 0:
+            raise SolveError(f"found c={self.c!r}; expected a number of at least 0, or None for R.")
+
+    def policy(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Policy:
+        """The projection of every cut."""
+
+        def pi(t: int, x: Tensor) -> Tensor:
+            residual = objective.embeddings[t].residual(x)
+            if self.c is not None:
+                return residual / (1.0 + self.c)
+            w, R = objective.weights[t], objective.regularization[t]
+            if isinstance(R, Tensor):
+                embedding = objective.embeddings[t]
+                if isinstance(embedding, LinearEmbedding):
+                    return _diagonal_minimiser(embedding.V, residual, w, R)
+                return residual * (w / (w + R))
+            return residual * (w / (w + R)) if R else residual
+
+        return pi
+
+
+@dataclass(frozen=True)
+class Reactive(Greedy):
+    """u_0 = (E_0(x_0) - x_0) / (1 + c) at the input, and no control behind it."""
+
+    def policy(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Policy:
+        """The projection of the input."""
+        if dynamics.cuts[0] != INPUT:
+            raise SolveError(
+                f"Reactive controls the network's input, but the first cut is "
+                f"{dynamics.cuts[0]!r}. Add 'input' as the first cut, or use Greedy."
+            )
+        greedy = super().policy(dynamics, objective, x0)
+        return lambda t, x: greedy(t, x) if t == 0 else None
+
+
+def _diagonal_minimiser(V: Tensor, residual: Tensor, w: float, R: Tensor) -> Tensor:
+    """u with (w Q + R) u = w (E(x) - x), Q = I - V V', by Woodbury: no d x d matrix.
+
+    (D - w V V')^-1 = D^-1 + D^-1 V (I/w - V' D^-1 V)^-1 V' D^-1 with D = w I + R. Where R is zero
+    the small matrix may be singular; its pseudo-inverse then leaves the free directions alone.
+    """
+    rows = residual.flatten(1)  # (batch, d)
+    inverse = 1.0 / (w + R.flatten())  # (d,)
+    scaled = inverse.unsqueeze(1) * V  # D^-1 V: (d, r)
+    small = torch.eye(V.shape[1], dtype=V.dtype, device=V.device) / w - V.T @ scaled
+    b = w * inverse * rows
+    correction = (b @ V) @ torch.linalg.pinv(small, hermitian=True) @ scaled.T
+    u: Tensor = (b + correction).view_as(residual)
+    return u

@@ -1,0 +1,71 @@
+"""Different settings at different cuts, out of solvers of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from clcnn.dynamics.base import Dynamics
+from clcnn.errors import SolveError
+from clcnn.objective import Objective
+from clcnn.solvers.base import FeedbackSolver, Policy, Solver
+from clcnn.solvers.greedy import Greedy
+from clcnn.solvers.loop import IterativeSolver, Memory
+from clcnn.solvers.pmp import PMP
+
+_SHARED = ("iterations", "tolerance", "start")
+
+
+@dataclass(frozen=True)
+class IterativePerCut(IterativeSolver):
+    """u_t <- solvers[t].update(u_t, dJ/du_t): one loop, each cut with its own update."""
+
+    solvers: tuple[IterativeSolver, ...] = ()
+
+    def update(self, t: int, k: int, u: Tensor, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The update of cut t's own solver."""
+        return self.solvers[t].update(t, k, u, g, memory)
+
+
+@dataclass(frozen=True)
+class FeedbackPerCut(FeedbackSolver):
+    """u_t = pi_t(x_t), each cut with its own policy."""
+
+    solvers: tuple[FeedbackSolver, ...] = ()
+
+    def policy(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Policy:
+        """The policies of all cuts as one."""
+        policies = [solver.policy(dynamics, objective, x0) for solver in self.solvers]
+        return lambda t, x: policies[t](t, x)
+
+
+def combine(solvers: Mapping[str, Solver], cuts: Sequence[str]) -> Solver:
+    """One solver out of a dict with one for each cut."""
+    if set(solvers) != set(cuts):
+        raise SolveError(
+            f"found solvers for {', '.join(solvers)}; expected one for each cut: {', '.join(cuts)}."
+        )
+    ordered = [solvers[name] for name in cuts]
+    if len(set(ordered)) == 1:
+        return ordered[0]
+    pmps = tuple(solver for solver in ordered if isinstance(solver, PMP))
+    if len(pmps) == len(ordered):
+        shared: dict[str, Any] = {name: getattr(pmps[0], name) for name in _SHARED}
+        for name in _SHARED:
+            if any(getattr(solver, name) != shared[name] for solver in pmps):
+                raise SolveError(
+                    f"the cuts' solvers differ in {name}; expected the same {name} at all cuts, as "
+                    "one loop runs them. lr and method may differ."
+                )
+        return IterativePerCut(**shared, solvers=pmps)
+    greedy = tuple(solver for solver in ordered if isinstance(solver, Greedy))
+    if len(greedy) == len(ordered):
+        return FeedbackPerCut(solvers=greedy)
+    kinds = ", ".join(sorted({type(solver).__name__ for solver in ordered}))
+    raise SolveError(
+        f"found solvers of kinds {kinds} at different cuts; expected PMP at all or Greedy at "
+        "all. Pass one solver for all cuts instead."
+    )

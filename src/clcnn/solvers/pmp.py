@@ -1,0 +1,56 @@
+"""Pontryagin's maximum principle, solved by gradient ascent on the Hamiltonian: Algorithm 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from clcnn.solvers.loop import IterativeSolver, Memory, check
+
+
+@dataclass(frozen=True)
+class PMP(IterativeSolver):
+    """u_t <- u_t + lr * step(grad_u H_t), with grad_u H_t = p_t - 2 R u_t = -dJ/du_t.
+
+    ``method`` is what turns the gradient into a step: "adam" as in the paper, "momentum", or
+    "gradient" (plain ascent). All of them act element by element, so no sample sees another.
+    """
+
+    method: Literal["adam", "momentum", "gradient"] = "adam"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        methods = ("adam", "momentum", "gradient")
+        check(self.method in methods, "method", self.method, f"one of {', '.join(methods)}")
+        check(0 <= self.beta1 < 1, "beta1", self.beta1, "in [0, 1)")
+        check(0 <= self.beta2 < 1, "beta2", self.beta2, "in [0, 1)")
+        check(self.eps > 0, "eps", self.eps, "above 0")
+
+    def update(self, t: int, k: int, u: Tensor, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """One step of ascent on H_t."""
+        if self.method == "gradient":
+            return torch.add(u, g, alpha=-self.lr), ()
+        if self.method == "momentum":
+            velocity = g if k == 0 else torch.add(g, memory[0], alpha=self.beta1)
+            return torch.add(u, velocity, alpha=-self.lr), (velocity,)
+        m, v = memory if k else (torch.zeros_like(g), torch.zeros_like(g))
+        m = torch.lerp(m, g, 1 - self.beta1)
+        v = torch.addcmul(self.beta2 * v, g, g, value=1 - self.beta2)
+        unbiased = 1 - self.beta2 ** (k + 1)
+        root = _sqrt(v / unbiased)
+        step_size = self.lr / (1 - self.beta1 ** (k + 1))
+        return torch.addcdiv(u, m, root.add_(self.eps), value=-step_size), (m, v)
+
+
+def _sqrt(v: Tensor) -> Tensor:
+    """sqrt(v), with derivative 0 instead of inf at v = 0, where the step is 0 as well."""
+    if not v.requires_grad:
+        return v.sqrt()
+    zero = v == 0
+    return v.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)

@@ -1,0 +1,176 @@
+"""The clean states a network shows at its cuts, gathered for fitting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from clcnn.checks import require_finite
+from clcnn.dynamics.base import Dynamics
+from clcnn.errors import DataError, FitError
+
+Loader: TypeAlias = Tensor | tuple[Tensor, Tensor] | Iterable[Any]
+"""One tensor of inputs, a pair (inputs, labels), or an iterable of such batches."""
+
+CHUNK = 256
+"""Samples a pass when the user hands over whole tensors."""
+
+
+class Batches:
+    """(x, y or None) batches out of whatever the user handed over, checked one by one."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.one_shot = not _is_whole(loader) and iter(loader) is loader
+        self.loader = loader
+        self._peeked: list[Any] = []
+
+    def example(self) -> Tensor:
+        """The first batch of inputs, without losing it where a loader runs only once."""
+        if self.one_shot:
+            self._peeked = list(islice(self.loader, 1))
+        for x, _ in Batches(self._peeked) if self.one_shot else self:
+            return x
+        raise FitError(
+            "the loader gave no batch; expected clean data with at least two samples. A generator "
+            "that was used up before gives nothing: make it anew."
+        )
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        shape: torch.Size | None = None
+        for number, (x, y) in enumerate(self._raw()):
+            if x.dim() < 2:
+                raise DataError(
+                    f"batch {number} is a tensor of shape {tuple(x.shape)}; expected (batch, ...). "
+                    "Hand over batches, for instance a DataLoader around the data set."
+                )
+            if shape is not None and x.shape[1:] != shape:
+                raise DataError(
+                    f"batch {number} has samples of shape {tuple(x.shape[1:])}, earlier ones of "
+                    f"{tuple(shape)}; expected one shape throughout."
+                )
+            shape = x.shape[1:]
+            require_finite(x)
+            if len(x):
+                yield x, y
+
+    def _raw(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        if isinstance(self.loader, Tensor):
+            for x in self.loader.split(CHUNK):
+                yield x, None
+        elif _is_pair(self.loader):
+            x_all, y_all = self.loader
+            yield from zip(x_all.split(CHUNK), y_all.split(CHUNK), strict=True)
+        else:
+            for number, batch in enumerate(chain(self._peeked, self.loader)):
+                yield _split(batch, number)
+
+
+def _is_pair(loader: object) -> bool:
+    """(inputs, labels) as whole tensors, not a list of two batches."""
+    if not (isinstance(loader, (tuple, list)) and len(loader) == 2):
+        return False
+    x, y = loader
+    tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
+    return tensors and len(x) == len(y) and y.dim() == 1 and not y.is_floating_point()
+
+
+def _is_whole(loader: object) -> bool:
+    return isinstance(loader, Tensor) or _is_pair(loader)
+
+
+def _split(batch: object, number: int) -> tuple[Tensor, Tensor | None]:
+    x, y = batch, None
+    if isinstance(batch, (tuple, list)) and batch:
+        x, y = batch[0], batch[1] if len(batch) > 1 else None
+    if not isinstance(x, Tensor) or not (y is None or isinstance(y, Tensor)):
+        raise DataError(
+            f"batch {number} holds {type(x).__name__} and {type(y).__name__}; expected tensors x "
+            "or (x, y) with a leading batch axis. A data set of single samples needs a DataLoader."
+        )
+    return x, y
+
+
+def collect(
+    dynamics: Dynamics,
+    batches: Batches,
+    *,
+    device: torch.device | None,
+    correct_only: bool,
+    memory: int,
+) -> list[Iterable[Tensor]]:
+    """States x_t of clean data for every cut, each an iterable that can be run again.
+
+    One pass of the network serves all cuts while the states fit ``memory`` bytes; beyond that each
+    pass over a cut's states runs the network again.
+    """
+    kept: list[list[Tensor]] = [[] for _ in dynamics.cuts]
+    used = 0
+    for states in _passes(dynamics, batches, device, correct_only):
+        used += sum(state.numel() * state.element_size() for state in states)
+        if used > memory:
+            if batches.one_shot:
+                raise FitError(
+                    f"the states take more than the {memory / 2**30:.3g} GiB allowed for keeping "
+                    "them, and the loader can be iterated only once. Hand over something that can "
+                    "be iterated again (a DataLoader, a list), fewer samples, or raise memory=."
+                )
+            return [_Rerun(dynamics, batches, device, correct_only, t) for t in range(dynamics.T)]
+        for cut, state in zip(kept, states, strict=True):
+            cut.append(state)
+    if not kept[0]:
+        raise FitError(
+            "correct_only=True left nothing to fit: the model gets no sample of the loader right. "
+            "Check the labels and the model's weights, or leave correct_only out."
+        )
+    return list(kept)
+
+
+class _Rerun:
+    """The states of one cut, computed anew on every iteration."""
+
+    def __init__(
+        self,
+        dynamics: Dynamics,
+        batches: Batches,
+        device: torch.device | None,
+        correct_only: bool,
+        t: int,
+    ) -> None:
+        self.dynamics, self.batches, self.device = dynamics, batches, device
+        self.correct_only, self.t = correct_only, t
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for states in _passes(self.dynamics, self.batches, self.device, self.correct_only):
+            yield states[self.t]
+
+
+def _passes(
+    dynamics: Dynamics, batches: Batches, device: torch.device | None, correct_only: bool
+) -> Iterator[list[Tensor]]:
+    """The states (x_0, ..., x_{T-1}) of each batch."""
+    for x, y in batches:
+        if correct_only and y is None:
+            raise FitError(
+                "correct_only=True needs labels, and the loader gives none. Hand over (x, y) "
+                "batches, or leave correct_only out."
+            )
+        states: list[Tensor] = []
+
+        def note(t: int, state: Tensor, states: list[Tensor] = states) -> Tensor:
+            states.append(state)
+            return state
+
+        with torch.inference_mode(False), torch.no_grad():
+            x = x.clone() if x.is_inference() else x
+            x = x.to(device) if device is not None else x
+            if correct_only and y is not None:
+                right = dynamics.rollout(x, note).argmax(1) == y.to(x.device)
+                states = [state[right] for state in states]
+            else:
+                dynamics.sweep(x, note)
+        if len(states[0]):
+            yield states
