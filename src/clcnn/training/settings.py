@@ -1,0 +1,133 @@
+"""Everything that decides the outcome of a training; two equal settings give equal weights."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+
+from clcnn.errors import DataError
+
+METHODS = ("standard", "labelsmooth", "fgsm", "pgd")
+
+_ATTACK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "fgsm": {"eps": 4.0},
+    # The paper's "7-step of epsilon = 2": 2 is the step inside a ball of 8.
+    "pgd": {"eps": 8.0, "step_size": 2.0, "steps": 7, "random_start": True},
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One training; epsilon and step size are in units of 1/255, None where the method has none.
+
+    ``clean_weight`` is the paper's lambda: the share of the clean loss in adversarial training.
+    """
+
+    network: str
+    data: str
+    method: str = "standard"
+    epochs: int = 40
+    batch_size: int = 128
+    lr: float = 0.2
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    seed: int = 0
+    clean_weight: float = 0.5
+    eps: float | None = None
+    step_size: float | None = None
+    steps: int | None = None
+    random_start: bool | None = None
+    started_from: str | None = None
+    processes: int = 1
+    nodes: int = 1
+    precision: str = "32-true"
+    channels_last: bool = True
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise DataError(f"method {self.method!r} is unknown, expected one of {METHODS}")
+        for name in ("epochs", "batch_size", "lr", "processes", "nodes"):
+            if getattr(self, name) <= 0:
+                raise DataError(f"expected {name} > 0, got {getattr(self, name)}")
+        if self.batch_size % (self.processes * self.nodes):
+            raise DataError(
+                f"batch size {self.batch_size} cannot be shared by {self.processes} processes on "
+                f"{self.nodes} nodes: choose a multiple of {self.processes * self.nodes}"
+            )
+        if not 0 <= self.clean_weight <= 1:
+            raise DataError(f"expected clean_weight in [0, 1], got {self.clean_weight}")
+        defaults = _ATTACK_DEFAULTS.get(self.method, {})
+        for name in ("eps", "step_size", "steps", "random_start"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, defaults.get(name))
+            elif name not in defaults:
+                raise DataError(f"{name} has no meaning for method {self.method!r}: leave it out")
+
+    @property
+    def name(self) -> str:
+        """What the trained network is called: resnet20-cifar10, resnet20-cifar10-pgd ..."""
+        suffix = "" if self.method == "standard" else f"-{self.method}"
+        return f"{self.network}-{self.data}{suffix}"
+
+    @property
+    def command(self) -> str:
+        """The command that repeats this training."""
+        plain = Settings(self.network, self.data, self.method)
+        words = ["clcnn", "train", self.network, "--data", self.data, "--method", self.method]
+        words += ["--epochs", str(self.epochs), "--seed", str(self.seed)]
+        for field, flag in _FLAGS.items():
+            value = getattr(self, field)
+            if value == getattr(plain, field):
+                continue
+            if isinstance(value, bool):
+                words.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                words += [f"--{flag}", str(value)]
+        return " ".join(words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON values."""
+        return asdict(self)
+
+    def differences(self, other: dict[str, Any]) -> list[str]:
+        """Sentences on what differs from the settings stored in ``other``."""
+        mine = self.to_dict()
+        defaults = {f.name: f.default for f in fields(self)}
+        stored = {name: other.get(name, defaults[name]) for name in mine}
+        return [
+            f"{name} was {stored[name]!r}, now {mine[name]!r}"
+            for name in mine
+            if stored[name] != mine[name]
+        ]
+
+
+_FLAGS = {
+    "batch_size": "batch-size",
+    "lr": "lr",
+    "momentum": "momentum",
+    "weight_decay": "weight-decay",
+    "clean_weight": "clean-weight",
+    "eps": "eps",
+    "step_size": "step-size",
+    "steps": "steps",
+    "random_start": "random-start",
+    "started_from": "from",
+    "processes": "processes",
+    "nodes": "nodes",
+    "precision": "precision",
+    "channels_last": "channels-last",
+    "compiled": "compile",
+}
+
+
+def generator(*where: int | str) -> torch.Generator:
+    """Random numbers that depend on ``where`` alone (seed, epoch, purpose ...).
+
+    Since no stream runs on from epoch to epoch, a resumed training needs none restored.
+    """
+    digest = hashlib.sha256(repr(where).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
