@@ -42,15 +42,14 @@ class PMP(IterativeSolver):
         m, v = memory if k else (torch.zeros_like(g), torch.zeros_like(g))
         m = torch.lerp(m, g, 1 - self.beta1)
         v = torch.addcmul(self.beta2 * v, g, g, value=1 - self.beta2)
-        unbiased = 1 - self.beta2 ** (k + 1)
-        root = _sqrt(v / unbiased)
+        corrected = v / (1 - self.beta2 ** (k + 1))
         step_size = self.lr / (1 - self.beta1 ** (k + 1))
-        return torch.addcdiv(u, m, root.add_(self.eps), value=-step_size), (m, v)
-
-
-def _sqrt(v: Tensor) -> Tensor:
-    """sqrt(v), with derivative 0 instead of inf at v = 0, where the step is 0 as well."""
-    if not v.requires_grad:
-        return v.sqrt()
-    zero = v == 0
-    return v.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
+        if not v.requires_grad:
+            moved = torch.addcdiv(u, m, corrected.sqrt_().add_(self.eps), value=-step_size)
+            return moved, (m, v)
+        # Unrolled: where no gradient was ever seen the step is 0, but its derivative would be
+        # 1/eps, and sqrt's inf; such coordinates (dead units) are taken as constants.
+        unseen = v == 0
+        root = corrected.masked_fill(unseen, 1.0).sqrt()
+        moved = torch.addcdiv(u, m.masked_fill(unseen, 0.0), root + self.eps, value=-step_size)
+        return moved, (m, v)
