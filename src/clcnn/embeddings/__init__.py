@@ -1,6 +1,7 @@
 """Embeddings E_t: maps onto the manifold that the clean states of a layer live on."""
 
+from clcnn.embeddings.autoencoder import AutoencoderEmbedding
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.linear import LinearEmbedding
 
-__all__ = ["Embedding", "LinearEmbedding"]
+__all__ = ["AutoencoderEmbedding", "Embedding", "LinearEmbedding"]

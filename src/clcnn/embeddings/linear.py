@@ -13,10 +13,11 @@ from torch.autograd.function import FunctionCtx
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.principal import Components, Kind, Method, RankRule, exact
 from clcnn.embeddings.randomised import randomised
-from clcnn.embeddings.streams import States
-from clcnn.errors import DataError, FitError
+from clcnn.embeddings.streams import States, check_fitted, check_state
+from clcnn.errors import DataError, LoadError
 
 _METHODS: tuple[Method, ...] = get_args(Method)
+_SCALARS = ("explained", "error", "n_samples", "method")
 
 
 class LinearEmbedding(Embedding):
@@ -69,7 +70,7 @@ class LinearEmbedding(Embedding):
         self.oversampling = oversampling
         self.seed = seed
         self.shape_: tuple[int, ...] | None = None
-        for name in LinearEmbedding.__annotations__:
+        for name in ("V", "mean", "eigenvalues", *_SCALARS):
             self.register_buffer(name, None)
 
     def config(self) -> dict[str, Any]:
@@ -104,6 +105,15 @@ class LinearEmbedding(Embedding):
 
     def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:
         """Take back what `fit` learned for states of ``shape``."""
+        found = {name: tuple(value.shape) for name, value in tensors.items()}
+        d, r = prod(shape), found.get("eigenvalues", (0,))[0]
+        expected = {"V": (d, r), "mean": (d,), "eigenvalues": (r,)} | dict.fromkeys(_SCALARS, ())
+        if found != expected:
+            raise LoadError(
+                f"the saved tensors of a LinearEmbedding for states of shape {tuple(shape)} have "
+                f"shapes {found}, expected {expected}. Load the file with the network and the "
+                "embedding that saved it."
+            )
         super().restore(tensors, shape)
         self.shape_ = tuple(shape)
         return self
@@ -111,31 +121,31 @@ class LinearEmbedding(Embedding):
     @property
     def rank_(self) -> int:
         """r, the number of directions kept."""
-        self._require_fit()
+        check_fitted(self, self.shape_)
         return self.V.shape[1]
 
     @property
     def n_samples_(self) -> int:
         """n, the number of states fitted."""
-        self._require_fit()
+        check_fitted(self, self.shape_)
         return int(self.n_samples)
 
     @property
     def method_(self) -> Method:
         """How V was found."""
-        self._require_fit()
+        check_fitted(self, self.shape_)
         return _METHODS[int(self.method)]
 
     @property
     def explained_(self) -> float:
         """(lambda_1 + ... + lambda_r) / trace(C)."""
-        self._require_fit()
+        check_fitted(self, self.shape_)
         return float(self.explained)
 
     @property
     def error_(self) -> float:
         """||C V - V diag(eigenvalues)||_F / trace(C)."""
-        self._require_fit()
+        check_fitted(self, self.shape_)
         return float(self.error)
 
     def coefficients(self, x: Tensor) -> Tensor:
@@ -164,20 +174,9 @@ class LinearEmbedding(Embedding):
             return f"{rule}, not fitted"
         return f"{rule}, rank {self.rank_} of {prod(self.shape_)}, {self.method_}"
 
-    def _require_fit(self) -> None:
-        if self.shape_ is None:
-            raise FitError(
-                "this LinearEmbedding is used before it was fitted. Call fit(states) first."
-            )
-
     def _check(self, x: Tensor) -> None:
-        self._require_fit()
-        if tuple(x.shape[1:]) != self.shape_ or x.dtype != self.V.dtype:
-            raise DataError(
-                f"states of shape {tuple(x.shape)} and dtype {x.dtype} cannot be projected, "
-                f"expected (batch, {', '.join(map(str, self.shape_ or ()))}) and {self.V.dtype}, "
-                "as fitted. Pass states of the fitted cut, or move the embedding with .to(dtype)."
-            )
+        check_fitted(self, self.shape_)
+        check_state(x, self.shape_, self.V.dtype)
 
 
 def _residual(x: Tensor, V: Tensor, mean: Tensor) -> Tensor:

@@ -84,3 +84,20 @@ def _split(states: Tensor) -> Iterable[Tensor]:
 def _few(indices: list[int]) -> str:
     """``3, 7, 9 ...``: the first few of a list that may be long."""
     return ", ".join(map(str, indices[:5])) + (" ..." if len(indices) > 5 else "")
+
+
+def check_fitted(embedding: object, shape: tuple[int, ...] | None) -> None:
+    """Raise if an embedding, which knows its states' shape once fitted, is used before."""
+    if shape is None:
+        name = type(embedding).__name__
+        raise FitError(f"this {name} is used before it was fitted. Call fit(states) first.")
+
+
+def check_state(x: Tensor, shape: tuple[int, ...] | None, dtype: torch.dtype) -> None:
+    """Raise if x is not a batch of states of the shape and dtype that were fitted."""
+    if shape is not None and (tuple(x.shape[1:]), x.dtype) != (shape, dtype):
+        raise DataError(
+            f"states of shape {tuple(x.shape)} and dtype {x.dtype} cannot be projected, expected "
+            f"(batch, {', '.join(map(str, shape))}) and {dtype}, as fitted. Pass states of the "
+            "fitted cut, or move the embedding with .to(dtype)."
+        )
