@@ -4,9 +4,10 @@ The network is x_{t+1} = theta_t (x_t + u_t), t = 0 ... T-1, its states have mea
 of V_t are an orthonormal basis of the subspace that clean states x_t lie in: x_0 in span(V_0) and
 span(V_t) = theta_{t-1} span(V_{t-1}). The control is the greedy one, u_t = -K_t x_t.
 
-Everything is a pure function of tensors; ``thetas`` is (theta_0, ..., theta_{T-1}), each (d, d) and
-invertible; ``bases`` is (V_0, V_1, ...), each (d, r); vectors have shape (..., d), samples leading.
-Rounding grows with the condition numbers: prefer float64.
+Everything is a pure function of tensors: ``thetas`` is (theta_0, ..., theta_{T-1}), each (d, d) and
+invertible; ``bases`` is (V_0, V_1, ...), each (d, r); vectors are rows, (d,) or (samples, d). Many
+networks of one shape run at once if all of these carry the same leading axes, as in (nets, d, d),
+(nets, d, r), (nets, samples, d). Rounding grows with the condition numbers: prefer float64.
 """
 
 from __future__ import annotations
@@ -50,13 +51,12 @@ def split(z: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     """z_par + z_perp = z, with z_par = V V'z within span(V) and z_perp orthogonal to it."""
     _check_basis(V)
     _check_vectors("z", z, V)
-    z_par = (z @ V) @ V.mT
-    return z_par, z - z_par
+    return _split(z, V)
 
 
 def transport_basis(theta: Tensor, V: Tensor) -> Tensor:
     """orth(theta V), an orthonormal basis of theta span(V), (d, r)."""
-    _check_invertible("theta", theta)
+    _check_network([theta])
     _check_basis(V, like=theta)
     return _orthonormal(theta @ V)
 
@@ -74,16 +74,17 @@ def transport_bases(thetas: Sequence[Tensor], V_0: Tensor) -> list[Tensor]:
 def products(thetas: Sequence[Tensor]) -> list[Tensor]:
     """theta_bar_s = theta_{s-1} ... theta_0 for s = 0 ... T, with theta_bar_0 = I."""
     _check_network(thetas)
-    theta_bar = [_identity_like(thetas[0])]
+    theta_bar = [_identity_like(thetas[0]).expand_as(thetas[0])]
     for theta in thetas:
         theta_bar.append(theta @ theta_bar[-1])
     return theta_bar
 
 
-def condition_number(theta: Tensor) -> float:
+def condition_number(theta: Tensor) -> Tensor:
     """kappa(theta) = ||theta||_2 ||theta^{-1}||_2, the largest over the smallest singular value."""
-    sigma = _check_invertible("theta", theta)
-    return (sigma[0] / sigma[-1]).item()
+    _check_network([theta])
+    sigma: Tensor = torch.linalg.svdvals(theta)
+    return sigma[..., 0] / sigma[..., -1]
 
 
 def transported_projection(
@@ -136,13 +137,13 @@ def error_map_closed_form(
     return F
 
 
-def gamma(thetas: Sequence[Tensor], t: int) -> float:
+def gamma(thetas: Sequence[Tensor], t: int) -> Tensor:
     """gamma_t = max_{s <= t} (1 + kappa(theta_bar_s)^2) ||I - theta_bar_s' theta_bar_s||_2.
 
     How far the network is from orthogonal: 0 if every theta_s is.
     """
     _check_time("t", t, 0, len(thetas))
-    return max(_deviation(theta_bar, s) for s, theta_bar in enumerate(products(thetas)[: t + 1]))
+    return _gamma(_spectra(thetas, t))
 
 
 def theorem_bound(thetas: Sequence[Tensor], V_0: Tensor, z: Tensor, c: float, t: int) -> Tensor:
@@ -153,12 +154,14 @@ def theorem_bound(thetas: Sequence[Tensor], V_0: Tensor, z: Tensor, c: float, t:
     shape (..., d); one number a sample.
     """
     _check_time("t", t, 1, len(thetas))
-    a, g = alpha(c), gamma(thetas, t)
+    a, spectra = alpha(c), _spectra(thetas, t)
     _check_basis(V_0, like=thetas[0])
     z_par, z_perp = split(z, V_0)
+    gain = _per_sample(spectra[t, ..., 0], z)  # ||theta_bar_t||_2
+    g = _per_sample(_gamma(spectra), z)
     excess = g * (g * a**2 * (1 - a ** (t - 1)) ** 2 + 2 * (a - a**t))
-    gain: Tensor = torch.linalg.matrix_norm(products(thetas)[t], ord=2)
-    return gain.square() * (a ** (2 * t) * _square(z_perp) + _square(z_par) + excess * _square(z))
+    squares = a ** (2 * t) * _square(z_perp) + _square(z_par) + excess * _square(z)
+    return gain.square() * squares
 
 
 def orthogonal_error(thetas: Sequence[Tensor], V_0: Tensor, z: Tensor, c: float, t: int) -> Tensor:
@@ -169,7 +172,7 @@ def orthogonal_error(thetas: Sequence[Tensor], V_0: Tensor, z: Tensor, c: float,
     _check_network(thetas)
     _check_time("t", t, 0, len(thetas))
     for s, theta in enumerate(thetas):
-        defect = torch.linalg.matrix_norm(_identity_like(theta) - theta.mT @ theta, ord=2).item()
+        defect = (torch.linalg.svdvals(theta).square() - 1).abs().max().item()
         if defect > _tolerance(theta):
             raise DataError(
                 f"theta_{s} is not orthogonal: ||I - theta'theta||_2 = {defect:.3g}; expected at "
@@ -195,7 +198,7 @@ def greedy_trajectory(
     x = [x_0]
     for theta, V in zip(thetas, bases, strict=False):
         _check_basis(V, like=theta)
-        _, x_perp = split(x[-1], V)
+        _, x_perp = _split(x[-1], V)
         x.append((x[-1] - strength * x_perp) @ theta.mT)
     return x
 
@@ -221,7 +224,12 @@ def _square(x: Tensor) -> Tensor:
 
 
 def _identity_like(x: Tensor) -> Tensor:
-    return torch.eye(x.shape[0], dtype=x.dtype, device=x.device)
+    return torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
+
+
+def _per_sample(value: Tensor, z: Tensor) -> Tensor:
+    """One value a network, with an axis for each sample axis of z."""
+    return value.reshape(value.shape + (1,) * (z.ndim - 1 - value.ndim))
 
 
 def _orthonormal(A: Tensor) -> Tensor:
@@ -229,11 +237,21 @@ def _orthonormal(A: Tensor) -> Tensor:
     return basis
 
 
-def _deviation(theta_bar: Tensor, s: int) -> float:
-    sigma = _check_invertible(f"theta_bar_{s}", theta_bar)
-    kappa = (sigma[0] / sigma[-1]).item()
+def _split(z: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    z_par = (z @ V) @ V.mT
+    return z_par, z - z_par
+
+
+def _spectra(thetas: Sequence[Tensor], t: int) -> Tensor:
+    """The singular values of theta_bar_0 ... theta_bar_t, (t + 1, ..., d), largest first."""
+    return _check_invertible("theta_bar", torch.stack(products(thetas)[: t + 1]))
+
+
+def _gamma(spectra: Tensor) -> Tensor:
+    kappa = spectra[..., 0] / spectra[..., -1]
     # The singular values of I - theta'theta are |1 - sigma^2|: no second decomposition.
-    return (1 + kappa**2) * (1 - sigma**2).abs().max().item()
+    defect = (1 - spectra.square()).abs().amax(-1)
+    return ((1 + kappa.square()) * defect).amax(0)
 
 
 def _tolerance(x: Tensor) -> float:
@@ -257,20 +275,17 @@ def _check_like(name: str, x: Tensor, like: Tensor) -> None:
         )
 
 
-def _check_invertible(name: str, theta: Tensor) -> Tensor:
-    """The singular values of theta, largest first, once it is known to be fit for the theorem."""
-    _check_floating(name, theta)
-    if theta.ndim != 2 or theta.shape[0] != theta.shape[1] or not len(theta):
+def _check_invertible(name: str, stack: Tensor) -> Tensor:
+    """The singular values of each name_t = stack[t], once all are known to be invertible."""
+    _check_floating(name, stack)
+    sigma: Tensor = torch.linalg.svdvals(stack)
+    singular = sigma[..., -1] <= stack.shape[-1] * torch.finfo(stack.dtype).eps * sigma[..., 0]
+    if singular.any():
+        first = tuple(singular.nonzero()[0].tolist())
         raise DataError(
-            f"{name} has shape {tuple(theta.shape)}; expected a square matrix (d, d). Theorem 1 "
-            "holds for layers that are linear, invertible and of one width."
-        )
-    sigma: Tensor = torch.linalg.svdvals(theta)
-    if sigma[-1] <= len(theta) * torch.finfo(theta.dtype).eps * sigma[0]:
-        raise DataError(
-            f"{name} is singular to working precision: its singular values reach from "
-            f"{sigma[0].item():.3g} down to {sigma[-1].item():.3g}; expected an invertible matrix. "
-            "Use better conditioned layers, fewer of them, or float64."
+            f"{name}_{first[0]} is singular to working precision: its singular values reach from "
+            f"{sigma[first][0].item():.3g} down to {sigma[first][-1].item():.3g}; expected an "
+            "invertible matrix. Use better conditioned layers, fewer of them, or float64."
         )
     return sigma
 
@@ -279,27 +294,35 @@ def _check_network(thetas: Sequence[Tensor]) -> None:
     if not len(thetas):
         raise DataError("thetas is empty; expected one matrix a layer. Pass at least one layer.")
     for t, theta in enumerate(thetas):
-        _check_invertible(f"theta_{t}", theta)
+        if theta.ndim < 2 or theta.shape[-2] != theta.shape[-1] or not theta.numel():
+            raise DataError(
+                f"theta_{t} has shape {tuple(theta.shape)}; expected a square matrix (d, d). "
+                "Theorem 1 holds for layers that are linear, invertible and of one width."
+            )
         _check_like(f"theta_{t}", theta, thetas[0])
         if theta.shape != thetas[0].shape:
             raise DataError(
                 f"theta_{t} has shape {tuple(theta.shape)}; expected {tuple(thetas[0].shape)} as "
                 "theta_0. Theorem 1 holds for layers of one width."
             )
+    _check_invertible("theta", torch.stack(list(thetas)))
 
 
 def _check_basis(V: Tensor, like: Tensor | None = None) -> None:
     _check_floating("V", V)
-    if V.ndim != 2 or V.shape[1] > V.shape[0] or not len(V):
+    if V.ndim < 2 or V.shape[-1] > V.shape[-2] or not V.shape[-2]:
         raise DataError(
-            f"V has shape {tuple(V.shape)}; expected (d, r) with r <= d, one basis vector a column."
+            f"V has shape {tuple(V.shape)}; expected (d, r) with r <= d. Put one basis vector in "
+            "each column."
         )
     if like is not None:
         _check_like("V", V, like)
-        if len(V) != len(like):
-            raise DataError(f"V has {len(V)} rows; expected {len(like)}, the width of the layers.")
-    gram = V.mT @ V
-    defect = (gram - torch.eye(len(gram), dtype=V.dtype, device=V.device)).abs()
+        if V.shape[:-1] != like.shape[:-1]:
+            raise DataError(
+                f"V has shape {tuple(V.shape)}; expected {(*like.shape[:-1], V.shape[-1])} for "
+                f"layers of shape {tuple(like.shape)}. Pass a basis of the layers' input space."
+            )
+    defect = (V.mT @ V - _identity_like(V.mT)).abs()
     if defect.numel() and defect.max() > _tolerance(V):
         raise DataError(
             f"V is not orthonormal: V'V differs from I by {defect.max().item():.3g}; expected at "
@@ -322,21 +345,25 @@ def _check_transported(thetas: Sequence[Tensor], bases: Sequence[Tensor]) -> Non
 def _check_vectors(name: str, x: Tensor, like: Tensor) -> None:
     _check_floating(name, x)
     _check_like(name, x, like)
-    if not x.ndim or x.shape[-1] != len(like):
+    nets, d = like.shape[:-2], like.shape[-2]
+    samples = x.ndim - 1 - len(nets)
+    if not (int(bool(nets)) <= samples <= 1) or x.shape != (*nets, *x.shape[len(nets) : -1], d):
+        wanted = ", ".join(map(str, (*nets, "samples", d)))
         raise DataError(
-            f"{name} has shape {tuple(x.shape)}; expected (..., {len(like)}), one sample a row. "
+            f"{name} has shape {tuple(x.shape)}; expected ({wanted}), one sample a row. "
             f"Use {name}.flatten(1) for states with more axes."
         )
 
 
 def _check_in_span(x_0: Tensor, V_0: Tensor) -> None:
-    _, outside = split(x_0, V_0)
-    share = (outside.norm(dim=-1) / x_0.norm(dim=-1).clamp_min(torch.finfo(x_0.dtype).tiny)).max()
-    if share > _tolerance(x_0):
+    _check_vectors("x_0", x_0, V_0)
+    _, outside = _split(x_0, V_0)
+    shares = outside.norm(dim=-1) / x_0.norm(dim=-1).clamp_min(torch.finfo(x_0.dtype).tiny)
+    if (shares > _tolerance(x_0)).any():
         raise DataError(
-            f"x_0 is not in the span of V_0: a share of {share.item():.3g} of its norm is outside; "
-            f"expected at most {_tolerance(x_0):.1g}. Project it, split(x_0, V_0)[0], or take a "
-            "larger r: the control would erase that part of the clean data."
+            f"x_0 is not in the span of V_0: a share of {shares.max().item():.3g} of its norm is "
+            f"outside; expected at most {_tolerance(x_0):.1g}. Project it, split(x_0, V_0)[0], or "
+            "take a larger r: the control would erase that part of the clean data."
         )
 
 
