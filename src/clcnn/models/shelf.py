@@ -14,7 +14,7 @@ from clcnn.models.weights import read_weights
 SHELF = Path(__file__).parent / "weights"
 
 
-def list() -> builtins.list[str]:  # noqa: A001
+def list() -> builtins.list[str]:
     """The names that `load` knows."""
     return sorted(path.stem for path in SHELF.glob("*.safetensors"))
 

@@ -39,7 +39,7 @@ def header(facts: Mapping[str, Any]) -> dict[str, str]:
 def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The facts and tensors of a file that clcnn wrote."""
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {}).get(_KEY, "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:

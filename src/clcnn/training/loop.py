@@ -8,7 +8,7 @@ import math
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,9 @@ class Watch(Protocol):
 
     def epoch(self, row: Row) -> None:
         """An epoch is done and stored; ``row`` is its line of the log."""
+
+    def done(self, weights: Path) -> None:
+        """The training has ended; its weights are in the file ``weights``."""
 
 
 def train(
@@ -109,6 +112,8 @@ def train(
         fabric.barrier()
     if fabric.global_rank == 0:
         write_tensors(run / WEIGHTS, network.state_dict(), _facts(settings, seen))
+        if watch is not None:
+            watch.done(run / WEIGHTS)
     fabric.barrier()
     return run / WEIGHTS
 
@@ -124,7 +129,7 @@ def _launch(settings: Settings, accelerator: str) -> Fabric:
         accelerator=accelerator,
         devices=settings.processes,
         num_nodes=settings.nodes,
-        precision=settings.precision,
+        precision=settings.precision,  # type: ignore[arg-type]
     )
     fabric.launch()
     return fabric
@@ -160,8 +165,8 @@ def _epoch(
     rank, world = fabric.global_rank, fabric.world_size
     order = torch.randperm(len(seen), generator=generator(settings.seed, epoch, "order"))
     noise = generator(settings.seed, epoch, "noise", rank)
-    batches = order.split(settings.batch_size)
-    batches = batches[: len(seen) // settings.batch_size]
+    count = len(seen) // settings.batch_size * settings.batch_size  # a last small batch is left out
+    batches = order[:count].view(-1, settings.batch_size)
     total = settings.epochs * len(batches)
     method = method_for(settings)
     began = time.perf_counter()
@@ -190,7 +195,6 @@ def _epoch(
             "epoch before is kept."
         )
     seconds = time.perf_counter() - began
-    count = len(batches) * settings.batch_size
     return {
         "epoch": epoch + 1,
         "lr": lr,
@@ -207,15 +211,14 @@ def _accuracy(fabric: Fabric, network: nn.Module, images: Images) -> float:
     network.eval()
     share = torch.arange(fabric.global_rank, len(images), fabric.world_size)
     correct = torch.zeros((), device=fabric.device)
-    for batch in share.split(_EVALUATION_BATCH):
+    for batch in torch.split(share, _EVALUATION_BATCH):
         x, y = images.pixels[batch].to(fabric.device), images.labels[batch].to(fabric.device)
         correct += (network(to_unit(x)).argmax(1) == y).sum()
     return 100 * float(_total(fabric, correct)) / len(images)
 
 
 def _total(fabric: Fabric, value: Tensor) -> Tensor:
-    total: Tensor = fabric.all_reduce(value, reduce_op="sum")
-    return total
+    return cast(Tensor, fabric.all_reduce(value, reduce_op="sum"))
 
 
 def _facts(settings: Settings, seen: Images) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from clcnn.attacks import FGSM, PGD, Attack
+from clcnn.errors import DataError
 from clcnn.training.losses import smoothed_cross_entropy
 from clcnn.training.settings import Settings
 
@@ -48,8 +50,47 @@ class LabelSmoothing(Method):
         return smoothed_cross_entropy(logits, y), logits
 
 
+class Adversarial(Method):
+    """lambda Phi(x, y) + (1 - lambda) Phi(x_adv, y), Phi the cross-entropy.
+
+    x_adv is made with the network in eval mode, as it will be attacked. Clean and perturbed images
+    go through the network as one batch, so that its batch statistics are those of both.
+    """
+
+    def __init__(self, attack: Attack, clean_weight: float) -> None:
+        self.attack = attack
+        self.clean_weight = clean_weight
+
+    def loss(
+        self, model: nn.Module, network: nn.Module, x: Tensor, y: Tensor, noise: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The mixed loss, and the logits on clean ``x``."""
+        network.eval()
+        x_adv = self.attack.run(network, x, y, noise)
+        network.train()
+        logits, logits_adv = model(torch.cat([x, x_adv])).chunk(2)
+        clean, perturbed = cross_entropy(logits, y), cross_entropy(logits_adv, y)
+        return self.clean_weight * clean + (1 - self.clean_weight) * perturbed, logits
+
+
 def method_for(settings: Settings) -> Method:
     """The method that ``settings`` asks for."""
     if settings.method == "standard":
         return Standard()
-    return LabelSmoothing()
+    if settings.method == "labelsmooth":
+        return LabelSmoothing()
+    return Adversarial(attack_for(settings), settings.clean_weight)
+
+
+def attack_for(settings: Settings) -> Attack:
+    """The attack inside the training."""
+    if settings.eps is None:
+        raise DataError(f"method {settings.method!r} has no attack")
+    if settings.step_size is None or settings.steps is None:
+        return FGSM(settings.eps / 255)
+    return PGD(
+        settings.eps / 255,
+        steps=settings.steps,
+        step_size=settings.step_size / 255,
+        random_start=bool(settings.random_start),
+    )

@@ -1,0 +1,147 @@
+"""The frame of every attack: what it owns, so that an attack writes its steps only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from clcnn.attacks.norms import Norm, norm_called
+from clcnn.errors import ClcnnError, DataError
+
+Model = Callable[[Tensor], Tensor]
+
+_ROUNDING = 1e-6
+"""What float32 may add to a distance between pixels in [0,1]."""
+
+
+class AttackError(ClcnnError, RuntimeError):
+    """An attack cannot be run on this model, or broke its own bound."""
+
+
+@dataclass(frozen=True)
+class Attack(ABC):
+    """Find x_adv with ||x_adv - x|| <= eps and values in [0,1] that the model gets wrong.
+
+    ``eps`` is in pixel units of [0,1]. A new attack writes `run`; calling the attack checks the
+    input, leaves out images that are misclassified as they are (they count as successes and come
+    back unchanged), splits into batches, seeds, projects and checks the result.
+    """
+
+    eps: float
+    norm: str = field(default="linf", kw_only=True)
+    batch_size: int = field(default=250, kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps < float("inf"):
+            raise DataError(f"expected eps >= 0 in pixel units of [0,1], got {self.eps}")
+        if self.batch_size < 1:
+            raise DataError(f"expected batch_size >= 1, got {self.batch_size}")
+        norm_called(self.norm)
+
+    @abstractmethod
+    def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        """Perturb a batch; ``model`` maps images to checked logits of shape (batch, classes)."""
+
+    def constrain(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """The nearest point in the ball around ``x``, then in [0,1], which only moves towards x."""
+        return (x + self.ball.project(x_adv - x, self.eps)).clamp(0, 1)
+
+    @property
+    def ball(self) -> Norm:
+        """The norm itself."""
+        return norm_called(self.norm)
+
+    @final
+    def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
+        """Adversarial examples for the images ``x`` (batch, ...) with labels ``y`` (batch,)."""
+        check_images(x, y)
+        if isinstance(model, nn.Module) and model.training:
+            raise AttackError(
+                "the model is in training mode, where its answer depends on the whole batch: call "
+                "model.eval() first"
+            )
+        x = x.detach()
+        if self.eps == 0 or not len(x):
+            return x.clone()
+        generator = torch.Generator().manual_seed(self.seed)
+        safe = checked(model)
+        results = [
+            self._attack(safe, x[i : i + self.batch_size], y[i : i + self.batch_size], generator)
+            for i in range(0, len(x), self.batch_size)
+        ]
+        return torch.cat(results)
+
+    def _attack(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        result = x.clone()
+        right = is_correct(model, x, y)
+        if right.any():
+            attacked = self.run(model, x[right], y[right], generator).detach()
+            result[right] = self.constrain(attacked, x[right])
+        self._check(result, x)
+        return result
+
+    def _check(self, x_adv: Tensor, x: Tensor) -> None:
+        """Fail unless the result is what was promised: an attack that cheats measures nothing."""
+        distance = float(self.ball.size(x_adv - x).max())
+        inside = bool(((x_adv >= 0) & (x_adv <= 1)).all())
+        # written so that a nan fails as well
+        if not (distance <= self.eps * (1 + _ROUNDING) + _ROUNDING and inside):
+            raise AttackError(
+                f"{type(self).__name__} returned images at a distance of {distance:.6g} "
+                f"({self.norm}) with values in [{float(x_adv.min()):.6g}, "
+                f"{float(x_adv.max()):.6g}], expected at most {self.eps:.6g} and [0, 1]"
+            )
+
+
+def check_images(x: Tensor, y: Tensor) -> None:
+    """Fail unless ``x`` are float images in [0,1] and ``y`` their labels."""
+    if not x.is_floating_point() or x.ndim < 2:
+        raise DataError(
+            f"got images of dtype {x.dtype} and shape {tuple(x.shape)}, expected a float batch "
+            "with values in [0,1]"
+        )
+    if y.dtype is not torch.int64 or y.shape != x.shape[:1]:
+        raise DataError(
+            f"got labels of dtype {y.dtype} and shape {tuple(y.shape)}, expected int64 class "
+            f"numbers of shape ({len(x)},)"
+        )
+    # written so that a nan fails as well
+    if len(x) and not bool(((x >= 0) & (x <= 1)).all()):
+        raise DataError(
+            f"got images with values in [{float(x.min()):.6g}, {float(x.max()):.6g}], expected "
+            "[0, 1]: attack the images before any normalisation, and put that inside the model"
+        )
+
+
+def checked(model: Model) -> Model:
+    """``model``, with a clear error when it does not return logits of shape (batch, classes)."""
+
+    def logits(x: Tensor) -> Tensor:
+        z = model(x)
+        if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != len(x):
+            got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+            raise AttackError(
+                f"the model returned {got} for {len(x)} images, expected logits of shape "
+                f"({len(x)}, classes): wrap it so that it returns these alone"
+            )
+        return z
+
+    return logits
+
+
+@torch.no_grad()
+def is_correct(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    """Whether the model's largest logit is at y, shape (batch,)."""
+    z = model(x)
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < z.shape[1]:
+        raise DataError(
+            f"got labels from {int(y.min())} to {int(y.max())}, expected 0 to {z.shape[1] - 1} "
+            "as the model has that many logits"
+        )
+    return z.argmax(1) == y

@@ -1,0 +1,85 @@
+"""Attacks that climb the loss along its gradient: `FGSM` and `PGD`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clcnn.attacks.base import Attack, AttackError, Model, is_correct
+from clcnn.attacks.losses import Loss, ce, loss_called
+from clcnn.errors import DataError
+
+
+@dataclass(frozen=True)
+class FGSM(Attack):
+    """x + eps sign(grad_x loss(x)): one step of the full length (l_2: along the gradient)."""
+
+    def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        """One step."""
+        return ascend(self, model, x, x, y, self.eps, ce)
+
+
+@dataclass(frozen=True)
+class PGD(Attack):
+    """x_{k+1} = Pi(x_k + step_size direction(grad loss(x_k))), Pi onto the ball and [0,1].
+
+    ``step_size`` is eps/4 by default. The direction is the gradient's sign (l_inf) or its unit
+    vector (l_2). With ``restarts`` > 1 the first success of a sample is kept, and every start but
+    the first is random; ``random_start`` makes the first one random too.
+    """
+
+    steps: int = 20
+    step_size: float | None = None
+    random_start: bool = False
+    restarts: int = 1
+    loss: str = "ce"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("steps", "restarts"):
+            if getattr(self, name) < 1:
+                raise DataError(f"expected {name} >= 1, got {getattr(self, name)}")
+        if self.step_size is not None and self.step_size <= 0:
+            raise DataError(f"expected step_size > 0, got {self.step_size}")
+        loss_called(self.loss)
+
+    def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        """All restarts, each on the samples that are still classified correctly."""
+        result = self._climb(model, x, y, self.random_start, generator)
+        for _ in range(self.restarts - 1):
+            left = is_correct(model, result, y)
+            if not left.any():
+                break
+            result[left] = self._climb(model, x[left], y[left], True, generator)
+        return result
+
+    def _climb(
+        self, model: Model, x: Tensor, y: Tensor, at_random: bool, generator: torch.Generator
+    ) -> Tensor:
+        step_size = self.eps / 4 if self.step_size is None else self.step_size
+        loss = loss_called(self.loss)
+        x_adv = x.clone()
+        if at_random:
+            x_adv = self.constrain(x + self.eps * self.ball.sample(x, generator), x)
+        for _ in range(self.steps):
+            x_adv = ascend(self, model, x_adv, x, y, step_size, loss)
+        return x_adv
+
+
+def ascend(
+    attack: Attack, model: Model, x_adv: Tensor, x: Tensor, y: Tensor, step_size: float, loss: Loss
+) -> Tensor:
+    """Pi(x_adv + step_size direction(grad loss(x_adv))), with no gradient for any weight."""
+    with torch.enable_grad():
+        at = x_adv.detach().requires_grad_()
+        total = loss(model(at), y).sum()
+        try:
+            (slope,) = torch.autograd.grad(total, at)
+        except RuntimeError as error:
+            raise AttackError(
+                f"the model's logits have no gradient with respect to its input ({error}): a "
+                "gradient attack needs a differentiable model. Use a black-box attack instead."
+            ) from error
+    return attack.constrain(at.detach() + step_size * attack.ball.steepest(slope), x)

@@ -1,0 +1,110 @@
+"""Measure trained weights on the test images and write their card."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clcnn.attacks import FGSM, PGD, Attack
+from clcnn.data.datasets import HELDOUT_SEED, load
+from clcnn.data.files import replacing, write_text
+from clcnn.data.sample import sample
+from clcnn.models.cards import Attacked, Card
+from clcnn.models.weights import read_weights
+from clcnn.training.loop import WEIGHTS
+
+_EPSILONS = {"cifar10": (2, 4, 8), "cifar100": (2, 4, 8)}
+_STEPS = 20
+_BATCH = 250
+
+
+def write_card(
+    run: Path,
+    out: Path,
+    attacked: int,
+    root: str | Path | None = None,
+    say: Callable[[str], None] = lambda message: None,
+) -> Path:
+    """Put the weights of ``run`` and the card that they earn into ``out``; return the card."""
+    source = run / WEIGHTS
+    network, facts = read_weights(source)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    settings = facts["settings"]
+    x, y = load(settings["data"], "test", root).tensors()
+    clean = accuracy(network, x, y)
+    say(f"clean: {clean:.2f} % of {len(y)}")
+    rows = []
+    for eps in _EPSILONS.get(settings["data"], ()):
+        for attack in (FGSM(eps / 255), PGD(eps / 255, steps=_STEPS)):
+            row = _attacked(network, attack, x[:attacked], y[:attacked], eps)
+            say(f"{row.attack}, {row.steps} steps, eps {eps}: {row.accuracy:.2f} %")
+            rows.append(row)
+    x_sample, y_sample = sample(settings["data"]).test
+    content = source.read_bytes()
+    card = Card(
+        name=facts["name"],
+        network=facts["network"],
+        data=settings["data"],
+        method=settings["method"],
+        command=facts["command"],
+        seed=settings["seed"],
+        epochs=settings["epochs"],
+        started_from=settings["started_from"],
+        heldout_seed=HELDOUT_SEED,
+        parameters=sum(p.numel() for p in network.parameters()),
+        sha256=hashlib.sha256(content).hexdigest(),
+        test_images=len(y),
+        test_accuracy=clean,
+        sample_correct=round(accuracy(network, x_sample, y_sample) * len(y_sample) / 100),
+        attacked=tuple(rows),
+        notes=_notes(settings, rows),
+        training=settings,
+        versions={"torch": torch.__version__, "python": platform.python_version()},
+    )
+    target = out / f"{card.name}.safetensors"
+    with replacing(target) as partial:
+        shutil.copyfile(source, partial)
+    path = out / f"{card.name}.json"
+    write_text(path, card.to_json())
+    return path
+
+
+@torch.no_grad()
+def accuracy(network: nn.Module, x: Tensor, y: Tensor) -> float:
+    """The percentage of images that the network gets right."""
+    correct = 0
+    for i in range(0, len(x), _BATCH):
+        correct += int((network(x[i : i + _BATCH]).argmax(1) == y[i : i + _BATCH]).sum())
+    return 100 * correct / len(x)
+
+
+def _attacked(network: nn.Module, attack: Attack, x: Tensor, y: Tensor, eps: float) -> Attacked:
+    steps = attack.steps if isinstance(attack, PGD) else 1
+    left = accuracy(network, attack(network, x, y), y)
+    return Attacked(type(attack).__name__, eps, steps, len(y), left)
+
+
+def _notes(settings: dict[str, Any], rows: list[Attacked]) -> tuple[str, ...]:
+    notes = []
+    if settings["started_from"]:
+        notes.append(f"Training started from the weights of {settings['started_from']}.")
+    if settings["method"] == "fgsm":
+        pgd = min((row for row in rows if row.attack == "PGD"), key=lambda row: row.accuracy)
+        notes.append(
+            "Trained on FGSM without random start, as in the paper: its accuracy under FGSM is "
+            f"overfitting to that attack. {pgd.steps}-step PGD at epsilon {pgd.eps:g} leaves "
+            f"{pgd.accuracy:.2f} %."
+        )
+    if settings["method"] == "pgd":
+        notes.append(
+            f"Trained on {settings['steps']} steps of {settings['step_size']:g}/255 inside a ball "
+            f"of {settings['eps']:g}/255."
+        )
+    return tuple(notes)
