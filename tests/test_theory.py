@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import runpy
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -459,6 +461,22 @@ def test_a_network_by_hand():
     assert bound == pytest.approx(golden**2 * (a**4 + excess))
 
 
+def test_global_optimum_may_err_more_than_greedy():
+    # The claim of docs/theory.md: a lower J does not mean a lower error at every t.
+    theta, Q, one = np.array([[1.0, 1.0], [0.0, 1.0]]), np.diag([0.0, 1.0]), np.eye(2)
+    z = np.array([-1.0, 1.0])  # with x_0 = 0, V_t = e_1, c = 1, two layers
+    zero = np.zeros((2, 2))
+    residuals = np.block([[Q, zero], [one, zero], [Q @ theta, Q], [zero, one]])
+    constant = np.concatenate([Q @ z, np.zeros(2), Q @ theta @ z, np.zeros(2)])
+    u_0 = np.linalg.lstsq(residuals, -constant, rcond=None)[0][:2]
+    optimal = np.sum((theta @ (z + u_0)) ** 2)
+    layers, V_0 = [torch.from_numpy(theta)] * 2, torch.eye(2).double()[:, :1]
+    zeros = torch.zeros(2).double()
+    greedy = theory.greedy_error(layers, V_0, zeros, torch.from_numpy(z), c=1.0)[1].item()
+    assert optimal == pytest.approx(0.52)
+    assert greedy == pytest.approx(0.50)
+
+
 def test_many_networks_at_once_agree_with_one_by_one():
     many = random_networks(seed=7, nets=3)
     t, c, bases = many.T, many.c, many.bases
@@ -535,3 +553,18 @@ def test_a_product_that_underflows_to_singular_is_refused():
     theta = torch.diag(torch.tensor([1.0, 1e-9])).double()
     with pytest.raises(DataError, match="theta_bar_2 is singular to working precision"):
         theory.gamma([theta, theta], 2)
+
+
+def test_the_example_draws_its_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("matplotlib")
+    example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "theory.py"))
+    out = tmp_path / "new" / "theory.png"
+    example["main"](["--out", str(out), "--depth", "3", "--width", "6", "--samples", "3"])
+    assert out.read_bytes().startswith(b"\x89PNG")
+    lines = capsys.readouterr().out.splitlines()
+    near, exact = (float(line.split(":")[1]) for line in lines if "largest error" in line)
+    assert near < 1
+    assert exact == pytest.approx(1, abs=1e-9)
+    with pytest.raises(SystemExit):
+        example["main"](["--rank", "9", "--width", "8"])
+    assert "--rank at most --width" in capsys.readouterr().err
