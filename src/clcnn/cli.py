@@ -309,11 +309,16 @@ class _Progress:
             self.bar.update(self.task, completed=step, total=steps, epoch=str(epoch + 1))
 
     def epoch(self, row: dict[str, float]) -> None:
-        self.console.print(
-            f"epoch {row['epoch']:.0f}/{self.epochs}  loss {row['loss']:.4f}  "
-            f"train {row['train_accuracy']:.2f} %  held out {row['heldout_accuracy']:.2f} %  "
-            f"{row['seconds']:.0f} s"
-        )
+        words = [
+            f"epoch {row['epoch']:.0f}/{self.epochs}",
+            f"loss {row['loss']:.4f}",
+            f"train {row['train_accuracy']:.2f} %",
+            f"held out {row['heldout_accuracy']:.2f} %",
+            f"{row['seconds']:.0f} s",
+        ]
+        if "perturbed_accuracy" in row:
+            words.insert(3, f"perturbed {row['perturbed_accuracy']:.2f} %")
+        self.console.print("  ".join(words))
 
     def done(self, weights: Path) -> None:
         self.console.print(f"weights: {weights}")

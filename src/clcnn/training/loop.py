@@ -171,7 +171,7 @@ def _epoch(
     method = method_for(settings)
     began = time.perf_counter()
     loss_sum = torch.zeros((), device=fabric.device)
-    correct = torch.zeros((), device=fabric.device)
+    correct, withstood = loss_sum.clone(), loss_sum.clone()
     network.train()
     for step, batch in enumerate(batches):
         lr = one_cycle(epoch * len(batches) + step, total, settings.lr)
@@ -180,12 +180,14 @@ def _epoch(
         mine = batch[rank::world]
         cropped = crop_and_flip(seen.pixels[mine], noise, flip=seen.entry.flips)
         x, y = to_unit(cropped.to(fabric.device)), seen.labels[mine].to(fabric.device)
-        loss, logits = method.loss(model, network, x, y, noise)
+        outcome = method.loss(model, network, x, y, noise)
         optimizer.zero_grad()
-        fabric.backward(loss)
+        fabric.backward(outcome.loss)
         optimizer.step()
-        loss_sum += loss.detach()
-        correct += (logits.detach().argmax(1) == y).sum()
+        loss_sum += outcome.loss.detach()
+        correct += (outcome.logits.detach().argmax(1) == y).sum()
+        if outcome.perturbed is not None:
+            withstood += (outcome.perturbed.detach().argmax(1) == y).sum()
         if watch is not None and rank == 0:
             watch.step(epoch, step + 1, len(batches))
     mean_loss = float(_total(fabric, loss_sum)) / (len(batches) * world)
@@ -195,7 +197,7 @@ def _epoch(
             "epoch before is kept."
         )
     seconds = time.perf_counter() - began
-    return {
+    row = {
         "epoch": epoch + 1,
         "lr": lr,
         "loss": mean_loss,
@@ -203,6 +205,9 @@ def _epoch(
         "seconds": seconds,
         "images_per_second": count / seconds,
     }
+    if settings.eps is not None:
+        row["perturbed_accuracy"] = 100 * float(_total(fabric, withstood)) / count
+    return row
 
 
 @torch.no_grad()

@@ -1,8 +1,9 @@
-"""Training methods: each is the loss of a batch, (model, x, y) -> (loss, logits on clean x)."""
+"""Training methods: each is the loss of a batch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,14 @@ from clcnn.attacks import FGSM, PGD, Attack
 from clcnn.errors import DataError
 from clcnn.training.losses import smoothed_cross_entropy
 from clcnn.training.settings import Settings
+
+
+class Outcome(NamedTuple):
+    """The loss of a batch to minimise, and the logits on its clean and on its perturbed images."""
+
+    loss: Tensor
+    logits: Tensor
+    perturbed: Tensor | None = None
 
 
 class Method(ABC):
@@ -24,8 +33,8 @@ class Method(ABC):
     @abstractmethod
     def loss(
         self, model: nn.Module, network: nn.Module, x: Tensor, y: Tensor, noise: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """The loss to minimise, and the logits on ``x``."""
+    ) -> Outcome:
+        """The loss to minimise and the logits that it came from."""
 
 
 class Standard(Method):
@@ -33,10 +42,10 @@ class Standard(Method):
 
     def loss(
         self, model: nn.Module, network: nn.Module, x: Tensor, y: Tensor, noise: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Outcome:
         """Cross-entropy of ``x``."""
         logits = model(x)
-        return cross_entropy(logits, y), logits
+        return Outcome(cross_entropy(logits, y), logits)
 
 
 class LabelSmoothing(Method):
@@ -44,10 +53,10 @@ class LabelSmoothing(Method):
 
     def loss(
         self, model: nn.Module, network: nn.Module, x: Tensor, y: Tensor, noise: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Outcome:
         """Cross-entropy of ``x`` with soft targets."""
         logits = model(x)
-        return smoothed_cross_entropy(logits, y), logits
+        return Outcome(smoothed_cross_entropy(logits, y), logits)
 
 
 class Adversarial(Method):
@@ -63,14 +72,15 @@ class Adversarial(Method):
 
     def loss(
         self, model: nn.Module, network: nn.Module, x: Tensor, y: Tensor, noise: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """The mixed loss, and the logits on clean ``x``."""
+    ) -> Outcome:
+        """The mixed loss of ``x`` and of what the attack makes of it."""
         network.eval()
         x_adv = self.attack.run(network, x, y, noise)
         network.train()
-        logits, logits_adv = model(torch.cat([x, x_adv])).chunk(2)
-        clean, perturbed = cross_entropy(logits, y), cross_entropy(logits_adv, y)
-        return self.clean_weight * clean + (1 - self.clean_weight) * perturbed, logits
+        logits, perturbed = model(torch.cat([x, x_adv])).chunk(2)
+        share = self.clean_weight
+        loss = share * cross_entropy(logits, y) + (1 - share) * cross_entropy(perturbed, y)
+        return Outcome(loss, logits, perturbed)
 
 
 def method_for(settings: Settings) -> Method:
