@@ -16,7 +16,7 @@ from types import ModuleType
 from clcnn._version import __version__
 from clcnn.control import ControlledModule, control
 from clcnn.dynamics import HookedDynamics, StagedDynamics
-from clcnn.embeddings import Embedding, LinearEmbedding
+from clcnn.embeddings import AutoencoderEmbedding, Embedding, LinearEmbedding
 from clcnn.errors import (
     ClcnnError,
     CutError,
@@ -35,6 +35,7 @@ _ROOMS = ("attacks", "data", "models", "theory", "training")
 __all__ = [
     "MSA",
     "PMP",
+    "AutoencoderEmbedding",
     "ClcnnError",
     "ControlledModule",
     "CutError",

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from clcnn._version import __version__
+from clcnn.embeddings.autoencoder import AutoencoderEmbedding
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.errors import ClcnnError, LoadError
@@ -30,7 +31,7 @@ _SOLVERS: dict[str, type[Solver]] = {
     for cls in (PMP, MSA, Greedy, Reactive, Riccati, IterativePerCut, FeedbackPerCut)
 }
 EMBEDDINGS: dict[str, type[Embedding]] = {
-    cls.__name__: cls for cls in (LinearEmbedding,)
+    cls.__name__: cls for cls in (LinearEmbedding, AutoencoderEmbedding)
 }
 
 

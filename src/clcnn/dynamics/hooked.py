@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from clcnn.dynamics.base import INPUT, Dynamics
-from clcnn.dynamics.probe import probe
+from clcnn.dynamics.probe import check_not_compiled, probe
 from clcnn.errors import CutError
 from clcnn.types import Steer
 
@@ -41,6 +41,7 @@ class HookedDynamics(Dynamics):
         self.cuts = tuple(cuts)
         self.allow_bypass = allow_bypass
         self.copied = frozenset(copied)
+        check_not_compiled(model)
         check_names(model, self.cuts)
 
     def rollout(self, x0: Tensor, steer: Steer) -> Tensor:
@@ -104,8 +105,12 @@ class _Run:
     def pre_hook(self, t: int) -> Any:
         """The forward pre-hook of cut t."""
 
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if threading.get_ident() != self.thread:
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            # Another thread may meet this hook while it is being removed: torch then no longer
+            # knows that it takes keyword arguments.
+            if threading.get_ident() != self.thread or kwargs is None:
                 return None
             x = self._one_tensor(t, args, kwargs)
             z = self._arrive(t, x)

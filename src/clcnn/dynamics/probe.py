@@ -38,7 +38,6 @@ def probe(dynamics: Dynamics, x: Tensor, *, allow_bypass: bool = False) -> Findi
     x_{t+1} must depend on z_t and on no earlier z_s, or z_t would not be the whole state. Severing
     the graph at each cut lets autograd tell which earlier states still reach a later one.
     """
-    check_not_compiled(dynamics.model)
     dynamics.check_mode()
     cuts = dynamics.cuts
     trace = trace_dependence(dynamics, x)
@@ -103,7 +102,8 @@ def trace_dependence(dynamics: Dynamics, x: Tensor) -> Trace:
             )
         shapes.append(tuple(state.shape[1:]))
         depends_on.append(reaching(state))
-        same.append(bool(states) and state is states[-1][1])
+        _, before, version = states[-1] if states else (name, None, 0)
+        same.append(state is before and state._version == version)
         leaf = state.detach().requires_grad_()
         leaves.append((name, leaf))
         severed = leaf.clone()

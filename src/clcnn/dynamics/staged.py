@@ -40,7 +40,7 @@ class StagedDynamics(Dynamics):
     ) -> None:
         if isinstance(stages, nn.Sequential) and names is None:
             names = [INPUT, *[name for name, _ in stages.named_children()][1:]]
-        listed: list[Stage] = list(stages)  # type: ignore[arg-type]
+        listed: list[Stage] = list(stages)
         if not listed:
             raise CutError("no stage was given; expected at least one callable.")
         if names is None:
