@@ -408,9 +408,12 @@ def test_bound_is_never_violated_on_8000_networks():
     for seed in range(200):
         case = random_networks(seed, nets=40)
         errors = theory.greedy_error(case.thetas, case.V_0, case.x_0, case.z, case.c)
+        gains = torch.linalg.matrix_norm(torch.stack(theory.products(case.thetas)), 2)
+        par, perp = (part.square().sum(-1) for part in theory.split(case.z, case.V_0))
+        a = theory.alpha(case.c)
         for t in range(1, case.T + 1):
             bound = theory.theorem_bound(case.thetas, case.V_0, case.z, case.c, t)
-            gain = torch.linalg.matrix_norm(theory.products(case.thetas)[t], 2)[:, None]
+            gain = gains[t][:, None]
             scale = gain**2 * (case.z.square().sum(-1) + case.x_0.square().sum(-1))
             # Where c = 0 and z is orthogonal to V_0, the bound is 0 and the error is rounding.
             excess = errors[t] - bound * (1 + 1e-9)
@@ -418,8 +421,6 @@ def test_bound_is_never_violated_on_8000_networks():
             checks += excess.numel()
             safe = bound > 1e-12 * scale
             largest = max(largest, torch.where(safe, errors[t] / bound, 0).max().item())
-            par, perp = (part.square().sum(-1) for part in theory.split(case.z, case.V_0))
-            a = theory.alpha(case.c)
             without = gain**2 * (a ** (2 * t) * perp + par)
             needs_gamma += int((errors[t] > 1.01 * without + 1e-9 * scale).sum())
     assert checks > 150_000
