@@ -12,6 +12,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ Files = Iterator[tuple[str, bytes]]
 Say = Callable[[str], None]
 
 _TIMEOUT = 30.0
+_BROKEN = (DataError, OSError, EOFError, zlib.error, tarfile.TarError)
 _STALE_AFTER = 3600.0
 
 
@@ -63,7 +65,7 @@ def get(
             return _fetch(entry, source, base)
         except StorageError:
             raise
-        except (DataError, OSError, subprocess.SubprocessError, tarfile.TarError) as error:
+        except _BROKEN as error:
             failures.append(f"{source.via} {source.address}: {error}")
             say(f"  failed: {error}")
     folders = " or ".join(layout.folders[0] for layout in entry.layouts)

@@ -23,9 +23,10 @@ def replacing(path: Path) -> Iterator[Path]:
     Whatever goes wrong in between (a full disk, a kill, Ctrl-C), what was at ``path`` before is
     still there, whole.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-    os.close(handle)
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(f".{path.name}.partial", ".", path.parent)
+        os.close(handle)
     partial = Path(name)
     try:
         with explained(path):
