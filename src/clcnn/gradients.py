@@ -31,7 +31,7 @@ def refuse_gradient(logits: Tensor, sources: Iterable[Tensor]) -> Tensor:
     source = next((tensor for tensor in sources if tensor.requires_grad), None)
     if source is None:
         return logits
-    refused: Tensor = _RefuseGradient.apply(logits, source)
+    refused: Tensor = _RefuseGradient.apply(logits, source)  # type: ignore[no-untyped-call]
     return refused
 
 

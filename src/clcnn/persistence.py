@@ -106,7 +106,8 @@ def unpack_solver(packed: Mapping[str, Any], known: Mapping[str, type[Solver]]) 
         name: tuple(unpack_solver(one, known) for one in value) if name == "solvers" else value
         for name, value in packed["settings"].items()
     }
-    return _construct(cls, settings)
+    solver: Solver = _construct(cls, settings)
+    return solver
 
 
 def pack_embedding(embedding: Embedding) -> dict[str, Any]:
@@ -122,7 +123,8 @@ def unpack_embedding(
 ) -> Embedding:
     """The fitted embedding that `pack_embedding` and its tensors describe."""
     cls = _look_up(packed["class"], {**EMBEDDINGS, **known}, "embedding")
-    return _construct(cls, packed["config"]).restore(tensors, shape)
+    unfitted: Embedding = _construct(cls, packed["config"])
+    return unfitted.restore(tensors, shape)
 
 
 def _look_up(name: str, known: Mapping[str, type[Any]], what: str) -> type[Any]:

@@ -59,11 +59,11 @@ class Batches:
 
     def _raw(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         if isinstance(self.loader, Tensor):
-            for x in self.loader.split(CHUNK):
+            for x in torch.split(self.loader, CHUNK):
                 yield x, None
         elif _is_pair(self.loader):
             x_all, y_all = self.loader
-            yield from zip(x_all.split(CHUNK), y_all.split(CHUNK), strict=True)
+            yield from zip(torch.split(x_all, CHUNK), torch.split(y_all, CHUNK), strict=True)
         else:
             for number, batch in enumerate(chain(self._peeked, self.loader)):
                 yield _split(batch, number)
