@@ -9,7 +9,7 @@ from torch import Tensor
 
 import clcnn
 from clcnn.objective import Objective, hamiltonian, quadratic, running_loss, total_cost
-from clcnn.solvers.passes import gradient, hamiltonian_gradient
+from clcnn.solvers.problem import Problem
 
 
 def fitted(name: str) -> tuple[clcnn.ControlledModule, Tensor, tuple[Tensor, ...]]:
@@ -99,7 +99,7 @@ def test_recursion_autograd_and_hooks_agree(name: str) -> None:
     objective = robust.objective
     by_recursion = explicit_recursion(objective, f, x, u)
     by_autograd = autograd_of_J(objective, f, x, u)
-    done, by_hooks = gradient(robust.dynamics, objective, x, u, unroll=False)
+    done, by_hooks = Problem(robust.dynamics, objective, x).gradient(u)
     for a, b, c in zip(by_recursion, by_autograd, by_hooks, strict=True):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=0)
         torch.testing.assert_close(c, b, atol=1e-10, rtol=0)
@@ -113,10 +113,10 @@ def test_hamiltonian_gradient_at_the_current_controls_is_minus_the_gradient_of_J
 ) -> None:
     robust, x0, u = fitted(name)
     objective = robust.objective
-    done, g = gradient(robust.dynamics, objective, x0, u, unroll=False)
+    done, g = Problem(robust.dynamics, objective, x0).gradient(u)
     x = tuple(z - u_t for z, u_t in zip(done.z, u, strict=True))
     p = objective.costates(g, u)
-    ascent = hamiltonian_gradient(robust.dynamics, objective, x0, x, p, u, unroll=False)
+    ascent = Problem(robust.dynamics, objective, x0).hamiltonian_gradient(x, p, u)
     for a, b in zip(ascent, g, strict=True):
         torch.testing.assert_close(a, -b, atol=1e-10, rtol=0)
 
@@ -125,7 +125,7 @@ def test_hamiltonian_gradient_at_the_current_controls_is_minus_the_gradient_of_J
 def test_gradient_against_finite_differences(name: str) -> None:
     robust, x, u = fitted(name)
     objective = robust.objective
-    _, g = gradient(robust.dynamics, objective, x, u, unroll=False)
+    _, g = Problem(robust.dynamics, objective, x).gradient(u)
     generator = torch.Generator().manual_seed(5)
     for t in range(len(u)):
         direction = torch.randn(u[t].shape, generator=generator, dtype=torch.float64)
@@ -133,7 +133,7 @@ def test_gradient_against_finite_differences(name: str) -> None:
 
         def J(step: float, t: int = t, direction: Tensor = direction) -> Tensor:
             moved = (*u[:t], u[t] + step * direction, *u[t + 1 :])
-            done, _ = gradient(robust.dynamics, objective, x, moved, unroll=False)
+            done, _ = Problem(robust.dynamics, objective, x).gradient(moved)
             return done.J_t.sum(1)
 
         by_difference = (J(h) - J(-h)) / (2 * h)

@@ -7,7 +7,7 @@ import torch
 from problems import linear_problem
 
 from clcnn import MSA, PMP, Greedy, Reactive, Riccati, SolveError, Status
-from clcnn.solvers.passes import evaluate
+from clcnn.solvers.problem import Problem
 
 
 def samples(n: int = 6, d: int = 5) -> torch.Tensor:
@@ -76,7 +76,11 @@ def test_plain_gradient_ascent_is_the_textbook_iteration() -> None:
     u = [torch.zeros(6, d, dtype=torch.float64) for d in (5, 6, 4)]
     for _ in range(3):
         leaves = [u_t.clone().requires_grad_() for u_t in u]
-        J = evaluate(problem.dynamics, problem.objective, x, lambda t, _, v=leaves: v[t]).J_t
+        J = (
+            Problem(problem.dynamics, problem.objective, x)
+            .evaluate(lambda t, _, v=leaves: v[t])
+            .J_t
+        )
         g = torch.autograd.grad(J.sum(), leaves)
         u = [u_t - 0.02 * g_t for u_t, g_t in zip(u, g, strict=True)]
     solution = PMP(iterations=3, lr=0.02, method="gradient").solve(
@@ -97,7 +101,9 @@ def test_steps_are_those_of_torch_optim(method: str) -> None:
         optimiser = torch.optim.SGD(u, lr=0.001, momentum=0.9)
     for _ in range(12):
         optimiser.zero_grad()
-        evaluate(problem.dynamics, problem.objective, x, lambda t, _: u[t]).J_t.sum().backward()
+        Problem(problem.dynamics, problem.objective, x).evaluate(
+            lambda t, _: u[t]
+        ).J_t.sum().backward()
         optimiser.step()
     solver = PMP(iterations=12, lr=optimiser.defaults["lr"], method=method)
     solution = solver.solve(problem.dynamics, problem.objective, x)

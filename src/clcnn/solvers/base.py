@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -13,11 +12,8 @@ from torch import Tensor
 from clcnn.checks import require_finite
 from clcnn.dynamics.base import Dynamics
 from clcnn.objective import Objective
-from clcnn.solvers.passes import Evaluation, evaluate, grad_mode
+from clcnn.solvers.problem import Evaluation, Policy, Problem, grad_mode
 from clcnn.types import Solution, Status
-
-Policy: TypeAlias = Callable[[int, Tensor], Tensor | None]
-"""(t, x_t) -> u_t, or None where nothing is to be added."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +37,10 @@ class Solver(ABC):
                 x0 = x0.detach()
             if x0.is_inference():
                 x0 = x0.clone()
-            return self._solve(dynamics, objective, x0, unroll)
+            return self._solve(Problem(dynamics, objective, x0, unroll))
 
     @abstractmethod
-    def _solve(
-        self, dynamics: Dynamics, objective: Objective, x0: Tensor, unroll: bool
-    ) -> Solution: ...
+    def _solve(self, problem: Problem) -> Solution: ...
 
     def settings(self) -> dict[str, Any]:
         """The settings as JSON values, with which an equal solver is made."""
@@ -57,19 +51,16 @@ class FeedbackSolver(Solver):
     """u_t = pi_t(x_t) in one forward pass; a new one writes `policy`."""
 
     @abstractmethod
-    def policy(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Policy:
-        """The policy pi for these dynamics and this objective."""
+    def policy(self, problem: Problem) -> Policy:
+        """The policy pi for this problem."""
 
     @final
-    def _solve(
-        self, dynamics: Dynamics, objective: Objective, x0: Tensor, unroll: bool
-    ) -> Solution:
-        done = evaluate(
-            dynamics, objective, x0, self.policy(dynamics, objective, x0), with_logits=True
-        )
-        status = torch.full((len(x0),), Status.SOLVED, dtype=torch.int8, device=x0.device)
-        solution = solution_from(done, status, steps=torch.ones_like(status, dtype=torch.int64))
-        return without_nonfinite(solution, dynamics, objective, x0)
+    def _solve(self, problem: Problem) -> Solution:
+        done = problem.evaluate(self.policy(problem), with_logits=True)
+        n, device = len(problem.x0), problem.x0.device
+        status = torch.full((n,), Status.SOLVED, dtype=torch.int8, device=device)
+        steps = torch.ones(n, dtype=torch.int64, device=device)
+        return without_nonfinite(solution_from(done, status, steps), problem)
 
 
 def solution_from(done: Evaluation, status: Tensor, steps: Tensor) -> Solution:
@@ -78,15 +69,13 @@ def solution_from(done: Evaluation, status: Tensor, steps: Tensor) -> Solution:
     return Solution(done.u, done.J_t.sum(1), done.J_t, status, steps, done.logits)
 
 
-def without_nonfinite(
-    solution: Solution, dynamics: Dynamics, objective: Objective, x0: Tensor
-) -> Solution:
+def without_nonfinite(solution: Solution, problem: Problem) -> Solution:
     """Samples whose J or logits are not finite go back to no control, and their status says so."""
     broken = ~(solution.J.isfinite() & solution.logits.flatten(1).isfinite().all(1))
     if not broken.any():
         return solution
     index = broken.nonzero().squeeze(1)
-    plain = evaluate(dynamics, objective, x0[index], None, with_logits=True)
+    plain = problem.take(index).evaluate(None, with_logits=True)
     assert plain.logits is not None
     return replace(
         solution,

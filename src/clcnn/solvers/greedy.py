@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clcnn.dynamics.base import INPUT, Dynamics
+from clcnn.dynamics.base import INPUT
 from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.errors import SolveError
-from clcnn.objective import Objective
-from clcnn.solvers.base import FeedbackSolver, Policy
+from clcnn.solvers.base import FeedbackSolver
+from clcnn.solvers.problem import Policy, Problem
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Greedy(FeedbackSolver):
         if self.c is not None and not self.c >= 0:
             raise SolveError(f"found c={self.c!r}; expected a number of at least 0, or None for R.")
 
-    def policy(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Policy:
+    def policy(self, problem: Problem) -> Policy:
         """The projection of every cut."""
+        objective = problem.objective
 
         def pi(t: int, x: Tensor) -> Tensor:
             residual = objective.embeddings[t].residual(x)
@@ -51,14 +52,15 @@ class Greedy(FeedbackSolver):
 class Reactive(Greedy):
     """u_0 = (E_0(x_0) - x_0) / (1 + c) at the input, and no control behind it."""
 
-    def policy(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Policy:
+    def policy(self, problem: Problem) -> Policy:
         """The projection of the input."""
-        if dynamics.cuts[0] != INPUT:
+        first = problem.dynamics.cuts[0]
+        if first != INPUT:
             raise SolveError(
-                f"Reactive controls the network's input, but the first cut is "
-                f"{dynamics.cuts[0]!r}. Add 'input' as the first cut, or use Greedy."
+                f"Reactive controls the network's input, but the first cut is {first!r}. Add "
+                "'input' as the first cut, or use Greedy."
             )
-        greedy = super().policy(dynamics, objective, x0)
+        greedy = super().policy(problem)
         return lambda t, x: greedy(t, x) if t == 0 else None
 
 

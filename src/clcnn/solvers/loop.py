@@ -10,12 +10,10 @@ from typing import Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from clcnn.dynamics.base import Dynamics
 from clcnn.errors import SolveError
-from clcnn.objective import Objective
-from clcnn.solvers.base import Policy, Solver, without_nonfinite
+from clcnn.solvers.base import Solver, without_nonfinite
 from clcnn.solvers.greedy import Greedy
-from clcnn.solvers.passes import Evaluation, evaluate, gradient
+from clcnn.solvers.problem import Evaluation, Policy, Problem, take
 from clcnn.types import Controls, Solution, Status
 
 Memory: TypeAlias = tuple[Tensor, ...]
@@ -27,7 +25,6 @@ class Samples:
     """The samples still being solved, or a group that left; all share the batch axis."""
 
     index: Tensor  # (n,) places in the caller's batch
-    x0: Tensor
     best_u: Controls
     best_J_t: Tensor  # (n, T)
     best_step: Tensor  # (n,) the iterate that was best; 0 is no control
@@ -43,7 +40,6 @@ class Samples:
         """The samples at places ``which``."""
         return Samples(
             self.index[which],
-            self.x0[which],
             take(self.best_u, which),
             self.best_J_t[which],
             self.best_step[which],
@@ -51,17 +47,32 @@ class Samples:
             self.status[which],
         )
 
-    def improved_by(self, u: Controls, J_t: Tensor, step: int) -> Samples:
-        """The best iterate of each sample after seeing u; a non-finite J never wins."""
-        better = J_t.sum(1) < self.best_J.nan_to_num(nan=torch.inf)
+    @staticmethod
+    def join(groups: Sequence[Samples]) -> Samples | None:
+        """Several groups as one; None if there is no sample in them."""
+        groups = [group for group in groups if len(group.index)]
+        if not groups:
+            return None
+        T = len(groups[0].best_u)
+        return Samples(
+            torch.cat([group.index for group in groups]),
+            tuple(torch.cat([group.best_u[t] for group in groups]) for t in range(T)),
+            torch.cat([group.best_J_t for group in groups]),
+            torch.cat([group.best_step for group in groups]),
+            torch.cat([group.steps for group in groups]),
+            torch.cat([group.status for group in groups]),
+        )
+
+    def improved_by(self, at: Evaluation, step: int) -> Samples:
+        """The best iterate of each sample after seeing one more; a non-finite J never wins."""
+        better = at.J_t.sum(1) < self.best_J.nan_to_num(nan=torch.inf)
         if better.all():
-            return replace(
-                self, best_u=u, best_J_t=J_t, best_step=torch.full_like(self.best_step, step)
-            )
+            steps = torch.full_like(self.best_step, step)
+            return replace(self, best_u=at.u, best_J_t=at.J_t, best_step=steps)
         return replace(
             self,
-            best_u=tuple(select(better, a, b) for a, b in zip(u, self.best_u, strict=True)),
-            best_J_t=select(better, J_t, self.best_J_t),
+            best_u=tuple(_select(better, a, b) for a, b in zip(at.u, self.best_u, strict=True)),
+            best_J_t=_select(better, at.J_t, self.best_J_t),
             best_step=self.best_step.masked_fill(better, step),
         )
 
@@ -94,15 +105,7 @@ class IterativeSolver(Solver):
         """
 
     def step(
-        self,
-        dynamics: Dynamics,
-        objective: Objective,
-        x0: Tensor,
-        at: Evaluation,
-        g: Controls,
-        memory: Sequence[Memory],
-        k: int,
-        unroll: bool,
+        self, problem: Problem, k: int, at: Evaluation, g: Controls, memory: Sequence[Memory]
     ) -> tuple[Controls, list[Memory]]:
         """The next controls at all cuts; a solver that couples the cuts writes this instead."""
         moved = [
@@ -112,101 +115,77 @@ class IterativeSolver(Solver):
         return tuple(u for u, _ in moved), [m for _, m in moved]
 
     @final
-    def _solve(
-        self, dynamics: Dynamics, objective: Objective, x0: Tensor, unroll: bool
-    ) -> Solution:
-        left: list[Samples] = []
+    def _solve(self, problem: Problem) -> Solution:
+        whole, left = problem, list[Samples]()
         u: Controls | None = None
         samples: Samples | None = None
-        memory: list[Memory] = [() for _ in range(dynamics.T)]
+        memory: list[Memory] = [() for _ in range(problem.dynamics.T)]
         if self.start == "greedy" and self.iterations > 0:
-            samples = _fresh(x0, evaluate(dynamics, objective, x0, None))
-            u = evaluate(dynamics, objective, x0, Greedy().policy(dynamics, objective, x0)).u
+            samples = _fresh(problem.evaluate(None))
+            u = problem.evaluate(Greedy().policy(problem)).u
         first_step = 0 if u is None else 1
         for k in range(self.iterations):
-            at, g = gradient(
-                dynamics, objective, x0 if samples is None else samples.x0, u, unroll=unroll
-            )
-            if samples is None:
-                samples = _fresh(x0, at)
-            else:
-                samples = samples.improved_by(at.u, at.J_t, k + first_step)
+            at, g = problem.gradient(u)
+            samples = _fresh(at) if samples is None else samples.improved_by(at, k + first_step)
             finite = torch.stack([at.J_t.isfinite().all(1), *map(_finite, g)]).all(0)
             stay = finite & (samples.best_J > self.tolerance)
             if not stay.all():
                 ends = torch.where(finite, int(Status.TOLERANCE), int(Status.NONFINITE))
-                leaving = replace(samples, status=ends.to(torch.int8)).take(_places(~stay))
-                left.append(leaving)
+                left.append(replace(samples, status=ends.to(torch.int8)).take(_places(~stay)))
                 keep = _places(stay)
+                problem, samples = problem.take(keep), samples.take(keep)
+                at, g, memory = at.take(keep), take(g, keep), [take(m, keep) for m in memory]
                 if len(keep) == 0:
-                    samples = None
                     break
-                samples = samples.take(keep)
-                at = Evaluation(take(at.u, keep), at.J_t[keep], take(at.z, keep), None)
-                g = take(g, keep)
-                memory = [take(m, keep) for m in memory]
-            u, memory = self.step(dynamics, objective, samples.x0, at, g, memory, k, unroll)
+            u, memory = self.step(problem, k, at, g, memory)
             samples = replace(samples, steps=samples.steps + 1)
-        return self._finish(dynamics, objective, x0, left, samples, u, first_step)
-
-    def _finish(
-        self,
-        dynamics: Dynamics,
-        objective: Objective,
-        x0: Tensor,
-        left: list[Samples],
-        samples: Samples | None,
-        u: Controls | None,
-        first_step: int,
-    ) -> Solution:
-        """Score the last iterate with its logits; replay only samples whose best is older."""
-        groups: list[tuple[Samples, Tensor]] = []
-        if samples is not None or not left:
-            inputs = x0 if samples is None else samples.x0
-            last = evaluate(dynamics, objective, inputs, _replay(u), with_logits=True)
-            assert last.logits is not None
-            if samples is None:
-                samples = _fresh(x0, last)
-            else:
-                samples = samples.improved_by(last.u, last.J_t, self.iterations + first_step)
-                broken = ~last.J_t.isfinite().all(1)
-                samples = replace(
-                    samples, status=samples.status.masked_fill(broken, Status.NONFINITE)
-                )
-            is_last = samples.best_step == (0 if u is None else self.iterations + first_step)
-            here, older = _places(is_last), _places(~is_last)
-            groups.append((samples.take(here), last.logits[here]))
-            if len(older):
-                left = [*left, samples.take(older)]
-        for group in left:
-            done = evaluate(dynamics, objective, group.x0, _replay(group.best_u), with_logits=True)
-            assert done.logits is not None
-            groups.append((group, done.logits))
-        solution = _in_order(groups)
-        return without_nonfinite(solution, dynamics, objective, x0)
+        last_step = 0 if u is None else self.iterations + first_step
+        return _finish(whole, problem, left, samples, u, last_step)
 
 
-def _fresh(x0: Tensor, at: Evaluation) -> Samples:
-    n = len(x0)
-    counts = torch.zeros(n, dtype=torch.int64, device=x0.device)
-    status = torch.full((n,), Status.ITERATIONS, dtype=torch.int8, device=x0.device)
-    index = torch.arange(n, device=x0.device)
-    return Samples(index, x0, at.u, at.J_t, counts, counts, status)
+def _finish(
+    whole: Problem,
+    problem: Problem,
+    left: list[Samples],
+    samples: Samples | None,
+    u: Controls | None,
+    last_step: int,
+) -> Solution:
+    """Score the last iterate with its logits; replay only samples whose best is older."""
+    groups: list[tuple[Samples, Tensor]] = []
+    if len(problem.x0):
+        last = problem.evaluate(_replay(u), with_logits=True)
+        samples = _fresh(last) if samples is None else samples.improved_by(last, last_step)
+        broken = ~last.J_t.isfinite().all(1)
+        samples = replace(samples, status=samples.status.masked_fill(broken, Status.NONFINITE))
+        is_last = samples.best_step == last_step
+        here = _places(is_last)
+        assert last.logits is not None
+        groups.append((samples.take(here), last.logits[here]))
+        left = [*left, samples.take(_places(~is_last))]
+    older = Samples.join(left)
+    if older is not None:
+        replayed = whole.take(older.index).evaluate(_replay(older.best_u), with_logits=True)
+        assert replayed.logits is not None
+        groups.append((older, replayed.logits))
+    return without_nonfinite(_in_order(groups), whole)
 
 
 def _in_order(groups: Sequence[tuple[Samples, Tensor]]) -> Solution:
-    order = torch.cat([group.index for group, _ in groups]).argsort()
-    whole = [
-        torch.cat([getattr(group, name) for group, _ in groups])[order]
-        for name in ("best_J_t", "status", "steps", "best_step")
-    ]
-    J_t, status, steps, best_step = whole
-    used_all = status == Status.ITERATIONS
-    status = status.masked_fill(used_all & (best_step == 0), Status.UNCONTROLLED)
-    T = len(groups[0][0].best_u)
-    u = tuple(torch.cat([group.best_u[t] for group, _ in groups])[order] for t in range(T))
-    logits = torch.cat([logits for _, logits in groups])[order]
-    return Solution(u, J_t.sum(1), J_t, status, steps, logits)
+    joined = Samples.join([group for group, _ in groups])
+    assert joined is not None
+    order = joined.index.argsort()
+    samples, logits = joined.take(order), torch.cat([logits for _, logits in groups])[order]
+    uncontrolled = (samples.status == Status.ITERATIONS) & (samples.best_step == 0)
+    status = samples.status.masked_fill(uncontrolled, Status.UNCONTROLLED)
+    return Solution(samples.best_u, samples.best_J, samples.best_J_t, status, samples.steps, logits)
+
+
+def _fresh(at: Evaluation) -> Samples:
+    n, device = len(at.J_t), at.J_t.device
+    counts = torch.zeros(n, dtype=torch.int64, device=device)
+    status = torch.full((n,), Status.ITERATIONS, dtype=torch.int8, device=device)
+    return Samples(torch.arange(n, device=device), at.u, at.J_t, counts, counts, status)
 
 
 def _replay(u: Controls | None) -> Policy | None:
@@ -214,12 +193,7 @@ def _replay(u: Controls | None) -> Policy | None:
     return None if u is None else (lambda t, x: u[t])
 
 
-def take(tensors: Sequence[Tensor], which: Tensor) -> tuple[Tensor, ...]:
-    """The samples at places ``which`` of every tensor."""
-    return tuple(tensor[which] for tensor in tensors)
-
-
-def select(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def _select(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Sample by sample a where the mask holds, else b."""
     return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clcnn.dynamics.base import Dynamics
-from clcnn.objective import Objective
 from clcnn.solvers.loop import IterativeSolver, Memory, check
-from clcnn.solvers.passes import Evaluation, hamiltonian_gradient
+from clcnn.solvers.problem import Evaluation, Problem
 from clcnn.types import Controls
 
 
@@ -39,23 +37,15 @@ class MSA(IterativeSolver):
         return torch.add(u, g, alpha=-self.lr), ()
 
     def step(
-        self,
-        dynamics: Dynamics,
-        objective: Objective,
-        x0: Tensor,
-        at: Evaluation,
-        g: Controls,
-        memory: Sequence[Memory],
-        k: int,
-        unroll: bool,
+        self, problem: Problem, k: int, at: Evaluation, g: Controls, memory: Sequence[Memory]
     ) -> tuple[Controls, list[Memory]]:
         """All layers maximise their own Hamiltonian side by side."""
         x = tuple(z_t - u_t for z_t, u_t in zip(at.z, at.u, strict=True))
-        p = objective.costates(g, at.u)
+        p = problem.objective.costates(g, at.u)
         v, ascent = at.u, tuple(-g_t for g_t in g)
         for i in range(self.inner):
             if i > 0:
-                ascent = hamiltonian_gradient(dynamics, objective, x0, x, p, v, unroll=unroll)
+                ascent = problem.hamiltonian_gradient(x, p, v)
             v = tuple(
                 self.update(t, i, v_t, -a_t, ())[0]
                 for t, (v_t, a_t) in enumerate(zip(v, ascent, strict=True))

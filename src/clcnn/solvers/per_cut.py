@@ -8,13 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from clcnn.dynamics.base import Dynamics
 from clcnn.errors import SolveError
-from clcnn.objective import Objective
-from clcnn.solvers.base import FeedbackSolver, Policy, Solver
+from clcnn.solvers.base import FeedbackSolver, Solver
 from clcnn.solvers.greedy import Greedy
 from clcnn.solvers.loop import IterativeSolver, Memory
 from clcnn.solvers.pmp import PMP
+from clcnn.solvers.problem import Policy, Problem
 
 _SHARED = ("iterations", "tolerance", "start")
 
@@ -36,9 +35,9 @@ class FeedbackPerCut(FeedbackSolver):
 
     solvers: tuple[FeedbackSolver, ...] = ()
 
-    def policy(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Policy:
+    def policy(self, problem: Problem) -> Policy:
         """The policies of all cuts as one."""
-        policies = [solver.policy(dynamics, objective, x0) for solver in self.solvers]
+        policies = [solver.policy(problem) for solver in self.solvers]
         return lambda t, x: policies[t](t, x)
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from clcnn.dynamics.base import Dynamics
 from clcnn.errors import SolveError
 from clcnn.objective import Objective
-from clcnn.solvers.base import FeedbackSolver, Policy
+from clcnn.solvers.base import FeedbackSolver
+from clcnn.solvers.problem import Policy, Problem
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,14 @@ class Riccati(FeedbackSolver):
 
     max_features: int = 4096
 
-    def policy(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Policy:
+    def policy(self, problem: Problem) -> Policy:
         """u_t = G_t x_t + g_t, by one backward recursion."""
-        stages = read_affine(dynamics, objective, x0, self.max_features)
+        objective = problem.objective
+        stages = read_affine(problem.dynamics, objective, problem.x0, self.max_features)
         gains: list[tuple[Tensor, Tensor]] = []
         P: Tensor | None = None
         s: Tensor | None = None
-        for t in reversed(range(dynamics.T)):
+        for t in reversed(range(problem.dynamics.T)):
             stage, w = stages[t], objective.weights[t]
             R = _matrix(objective.regularization[t], stage.C)
             M = w * stage.C.T @ stage.C
