@@ -48,6 +48,10 @@ class Attack(ABC):
     def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """Perturb a batch; ``model`` maps images to checked logits of shape (batch, classes)."""
 
+    def view(self, model: Model) -> Model:
+        """The model as this attack sees it; success is judged on ``model`` itself all the same."""
+        return model
+
     def constrain(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """The nearest point in the ball around ``x``, then in [0,1], which only moves towards x."""
         return (x + self.ball.project(x_adv - x, self.eps)).clamp(0, 1)
@@ -70,28 +74,36 @@ class Attack(ABC):
         if self.eps == 0 or not len(x):
             return x.clone()
         generator = torch.Generator().manual_seed(self.seed)
-        safe = checked(model)
+        target, seen = Checked(model), Checked(self.view(model))
         results = [
-            self._attack(safe, x[i : i + self.batch_size], y[i : i + self.batch_size], generator)
-            for i in range(0, len(x), self.batch_size)
+            self._attack(target, seen, part, labels, generator)
+            for part, labels in zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
         ]
         return torch.cat(results)
 
-    def _attack(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+    def within(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """Whether ||x_adv - x|| <= eps, up to rounding, with values in [0,1]: shape (batch,)."""
+        near = self.ball.size(x_adv - x) <= self.eps * (1 + _ROUNDING) + _ROUNDING
+        return near & ((x_adv >= 0) & (x_adv <= 1)).flatten(1).all(1)
+
+    def _attack(
+        self, target: Model, seen: Model, x: Tensor, y: Tensor, generator: torch.Generator
+    ) -> Tensor:
         result = x.clone()
-        right = is_correct(model, x, y)
+        right = is_correct(target, x, y)
         if right.any():
-            attacked = self.run(model, x[right], y[right], generator).detach()
-            result[right] = self.constrain(attacked, x[right])
+            start = x[right]
+            attacked = self.run(seen, start, y[right], generator).detach()
+            # What is inside stays as it is: one more rounding could undo a narrow success.
+            inside = self.within(attacked, start).view(-1, *(1,) * (x.ndim - 1))
+            result[right] = torch.where(inside, attacked, self.constrain(attacked, start))
         self._check(result, x)
         return result
 
     def _check(self, x_adv: Tensor, x: Tensor) -> None:
         """Fail unless the result is what was promised: an attack that cheats measures nothing."""
-        distance = float(self.ball.size(x_adv - x).max())
-        inside = bool(((x_adv >= 0) & (x_adv <= 1)).all())
-        # written so that a nan fails as well
-        if not (distance <= self.eps * (1 + _ROUNDING) + _ROUNDING and inside):
+        if not bool(self.within(x_adv, x).all()):
+            distance = float(self.ball.size(x_adv - x).max())
             raise AttackError(
                 f"{type(self).__name__} returned images at a distance of {distance:.6g} "
                 f"({self.norm}) with values in [{float(x_adv.min()):.6g}, "
@@ -119,11 +131,18 @@ def check_images(x: Tensor, y: Tensor) -> None:
         )
 
 
-def checked(model: Model) -> Model:
-    """``model``, with a clear error when it does not return logits of shape (batch, classes)."""
+class Checked:
+    """A model, with a clear error when it does not return logits of shape (batch, classes).
 
-    def logits(x: Tensor) -> Tensor:
-        z = model(x)
+    ``inside`` is the model itself, for attacks that need more of it than its logits.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.inside: Model = inside(model)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The logits of x."""
+        z = self.inside(x)
         if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != len(x):
             got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
             raise AttackError(
@@ -132,7 +151,10 @@ def checked(model: Model) -> Model:
             )
         return z
 
-    return logits
+
+def inside(model: Model) -> Model:
+    """The model without the check around it."""
+    return model.inside if isinstance(model, Checked) else model
 
 
 @torch.no_grad()

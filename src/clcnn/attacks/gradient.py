@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clcnn.attacks.base import Attack, AttackError, Model, is_correct
 from clcnn.attacks.losses import Loss, ce, loss_called
-from clcnn.errors import DataError
+from clcnn.errors import DataError, GradientError
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,19 @@ def ascend(
     """Pi(x_adv + step_size direction(grad loss(x_adv))), with no gradient for any weight."""
     with torch.enable_grad():
         at = x_adv.detach().requires_grad_()
-        total = loss(model(at), y).sum()
-        try:
-            (slope,) = torch.autograd.grad(total, at)
-        except RuntimeError as error:
-            raise AttackError(
-                f"the model's logits have no gradient with respect to its input ({error}): a "
-                "gradient attack needs a differentiable model. Use a black-box attack instead."
-            ) from error
+        slope = slope_of(loss(model(at), y).sum(), at)
     return attack.constrain(at.detach() + step_size * attack.ball.steepest(slope), x)
+
+
+def slope_of(total: Tensor, at: Tensor) -> Tensor:
+    """d total / d at, with a clear error where the model has no gradient."""
+    try:
+        (slope,) = torch.autograd.grad(total, at)
+    except GradientError:
+        raise  # a controlled network says itself which grad mode to choose
+    except RuntimeError as error:
+        raise AttackError(
+            f"the model's logits have no gradient with respect to its input ({error}): a "
+            "gradient attack needs a differentiable model. Use a black-box attack instead."
+        ) from error
+    return slope
