@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
@@ -65,19 +65,16 @@ class Attack(ABC):
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """Adversarial examples for the images ``x`` (batch, ...) with labels ``y`` (batch,)."""
         check_images(x, y)
-        if isinstance(model, nn.Module) and model.training:
-            raise AttackError(
-                "the model is in training mode, where its answer depends on the whole batch: call "
-                "model.eval() first"
-            )
+        refuse_training_mode(model)
         x = x.detach()
         if self.eps == 0 or not len(x):
             return x.clone()
         generator = torch.Generator().manual_seed(self.seed)
         target, seen = Checked(model), Checked(self.view(model))
+        refuse_training_mode(seen.inside)
         results = [
-            self._attack(target, seen, part, labels, generator)
-            for part, labels in zip(x.split(self.batch_size), y.split(self.batch_size), strict=True)
+            self._attack(target, seen, x[part], y[part], generator)
+            for part in parts(len(x), self.batch_size)
         ]
         return torch.cat(results)
 
@@ -109,6 +106,20 @@ class Attack(ABC):
                 f"({self.norm}) with values in [{float(x_adv.min()):.6g}, "
                 f"{float(x_adv.max()):.6g}], expected at most {self.eps:.6g} and [0, 1]"
             )
+
+
+def parts(total: int, batch_size: int) -> Iterator[slice]:
+    """Slices that cover 0 ... total - 1 in order, each of at most ``batch_size``."""
+    return (slice(i, i + batch_size) for i in range(0, total, batch_size))
+
+
+def refuse_training_mode(model: Model) -> None:
+    """Fail where batch norm and dropout would make one answer depend on the whole batch."""
+    if isinstance(model, nn.Module) and model.training:
+        raise AttackError(
+            "the model is in training mode, where its answer depends on the whole batch: call "
+            "model.eval() first"
+        )
 
 
 def check_images(x: Tensor, y: Tensor) -> None:

@@ -1,0 +1,123 @@
+"""The attack of Carlini and Wagner on whole batches, each image with its own tau and constant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clcnn.attacks.base import Attack, Model, is_correct
+from clcnn.attacks.gradient import slope_of
+from clcnn.attacks.losses import margin
+from clcnn.errors import DataError
+
+_SMOOTHER = 0.999999
+"""Keeps atanh finite at black and white pixels."""
+
+_LEAST_TAU = 1 / 256
+"""tau stops shrinking at this part of eps."""
+
+
+@dataclass(frozen=True)
+class CW(Attack):
+    """min_w c max(0, z_y - max_{k != y} z_k + confidence) + excess(x(w) - x; tau).
+
+    x(w) = (1 + tanh w) / 2 is always in [0,1]; the excess over tau is sum_i max(0, |d_i| - tau)
+    for l_inf and max(0, ||d||^2 - tau^2) for l_2. A round is ``max_iter`` steps of Adam. After it,
+    an image that is misclassified, but further than eps away, gets tau * ``decrease_factor``; one
+    that is not gets c * ``const_factor``, until c passes ``largest_const``. An image leaves the
+    batch as soon as it is misclassified within eps.
+
+    Only what lies within eps counts, so tau starts there, and a round goes on from where the last
+    one ended. What never succeeded comes back brought into the ball.
+
+    The attacker knows the model that is given, weights and all.
+    """
+
+    confidence: float = 0.0
+    learning_rate: float = 0.01
+    max_iter: int = 10
+    decrease_factor: float = 0.9
+    initial_const: float = 1e-5
+    largest_const: float = 20.0
+    const_factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expected = {
+            "confidence": (self.confidence >= 0, ">= 0"),
+            "learning_rate": (self.learning_rate > 0, "> 0"),
+            "max_iter": (self.max_iter >= 1, ">= 1"),
+            "decrease_factor": (0 < self.decrease_factor < 1, "between 0 and 1"),
+            "initial_const": (self.initial_const > 0, "> 0"),
+            "largest_const": (self.largest_const > self.initial_const, "> initial_const"),
+            "const_factor": (self.const_factor > 1, "> 1"),
+        }
+        for name, (holds, what) in expected.items():
+            if not holds:
+                raise DataError(f"expected {name} {what}, got {getattr(self, name)}")
+
+    def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        """Rounds until every image has left."""
+        result = x.clone()
+        left = torch.arange(len(x), device=x.device)
+        w = torch.atanh((2 * x - 1) * _SMOOTHER)
+        tau = x.new_full((len(x),), self.eps)
+        const = x.new_full((len(x),), self.initial_const)
+        while len(left):
+            start, labels = x[left], y[left]
+            w, x_adv, found, broke_out = self._round(model, w, start, labels, tau, const)
+            x_adv[~found] = self.constrain(x_adv[~found], start[~found])
+            result[left] = x_adv
+            found[~found] = ~is_correct(model, x_adv[~found], labels[~found])
+            tau = torch.where(broke_out, tau * self.decrease_factor, tau)
+            const = torch.where(broke_out, const, const * self.const_factor)
+            stay = ~found & (const < self.largest_const) & (tau > _LEAST_TAU * self.eps)
+            left, w, tau, const = left[stay], w[stay], tau[stay], const[stay]
+        return result
+
+    def _round(
+        self, model: Model, w: Tensor, x: Tensor, y: Tensor, tau: Tensor, const: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Steps of Adam on each image, until it is misclassified within eps.
+
+        Returns the last w, the last images, which of them succeeded, and which ended misclassified
+        but further than eps away.
+        """
+        w_end, x_end = w.clone(), x.clone()
+        found = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        broke_out = torch.zeros_like(found)
+        here = torch.arange(len(x), device=x.device)
+        m, v = torch.zeros_like(w), torch.zeros_like(w)
+        for k in range(self.max_iter + 1):
+            with torch.enable_grad():
+                at = w.detach().requires_grad_()
+                x_adv = image(at)
+                d = x_adv - x[here]
+                gap = margin(model(x_adv), y[here])
+                cost = const[here] * (self.confidence - gap).clamp_min(0)
+                total = (cost + self._excess(d, tau[here])).sum()
+                fooled = (gap > self.confidence).detach()
+                inside = fooled & (self.ball.size(d.detach()) <= self.eps)
+                w_end[here], x_end[here] = w, x_adv.detach()
+                found[here], broke_out[here] = inside, fooled & ~inside
+                if k == self.max_iter or inside.all():
+                    break
+                g = slope_of(total, at)
+            stay = ~inside
+            here, w, g, m, v = here[stay], w[stay], g[stay], m[stay], v[stay]
+            m, v = m.lerp(g, 0.1), v.lerp(g * g, 0.001)
+            step = (m / (1 - 0.9 ** (k + 1))) / ((v / (1 - 0.999 ** (k + 1))).sqrt() + 1e-8)
+            w = w - self.learning_rate * step
+        return w_end, x_end, found, broke_out
+
+    def _excess(self, d: Tensor, tau: Tensor) -> Tensor:
+        if self.norm == "linf":
+            return (d.flatten(1).abs() - tau[:, None]).clamp_min(0).sum(1)
+        return (d.flatten(1).square().sum(1) - tau.square()).clamp_min(0)
+
+
+def image(w: Tensor) -> Tensor:
+    """(1 + tanh w) / 2."""
+    return (1 + torch.tanh(w)) / 2
