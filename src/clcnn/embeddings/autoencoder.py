@@ -17,7 +17,7 @@ from clcnn.embeddings.streams import States, check_fitted, check_state
 from clcnn.errors import DataError, FitError, LoadError
 from clcnn.progress import Progress
 
-_SMALLEST_SCALE = 1e-2  # of the root mean square over all channels
+_SMALLEST_SCALE = 0.1  # of the root mean square over all channels
 _BUFFERS = ("mean", "scale", "holdout_error")
 
 
@@ -52,7 +52,7 @@ class AutoencoderEmbedding(Embedding):
         hidden: Sequence[int] | None = None,
         latent: int | None = None,
         epochs: int = 100,
-        lr: float = 1e-3,
+        lr: float = 3e-3,
         batch_size: int = 128,
         patience: int = 10,
         holdout: float = 0.1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, Self, get_args
@@ -88,6 +89,13 @@ class LinearEmbedding(Embedding):
                     stream, self.rule, self.memory, self.passes, self.oversampling, self.seed
                 )
             self._take(found, stream)
+        arbitrary = int((found.eigenvalues == 0).sum())
+        if arbitrary:
+            warnings.warn(
+                f"rank={self.rank_} is more than the {self.rank_ - arbitrary} directions in which "
+                "the states vary; the others are arbitrary. Lower it, or choose energy=0.99.",
+                stacklevel=2,
+            )
         return self
 
     def _take(self, found: Components, stream: States) -> None:
@@ -95,7 +103,8 @@ class LinearEmbedding(Embedding):
             return torch.tensor(value, dtype=dtype, device=found.V.device)
 
         self.shape_ = stream.shape
-        self.V = _fix_signs(found.V.to(stream.dtype, memory_format=torch.contiguous_format))
+        # In the one layout that a saved file has too, so that a restored V rounds as this one does.
+        self.V = _fix_signs(found.V.to(stream.dtype)).contiguous()
         self.mean = found.mean.to(stream.dtype)
         self.eigenvalues = found.eigenvalues.to(stream.dtype)
         self.explained = scalar(found.explained, stream.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -26,7 +25,7 @@ class Components:
 
     mean: Tensor  # (d,)
     V: Tensor  # (d, r), orthonormal columns
-    eigenvalues: Tensor  # (r,), falling
+    eigenvalues: Tensor  # (r,), falling, 0 where they are but rounding
     explained: float  # sum(eigenvalues) / trace(C)
     error: float  # ||C V - V diag(eigenvalues)||_F / trace(C); 0 stands for rounding only
     n: int
@@ -185,13 +184,16 @@ def _from_rows(rows: Rows, rule: RankRule) -> Components:
 
 def _keep(rising: Tensor, n: int, d: int, rule: RankRule) -> tuple[Tensor, int, float]:
     """Eigenvalues as eigh gives them -> the r largest, falling; r; their share of the sum."""
-    eigenvalues = rising.flip(0)[: min(n - 1, d)]
-    rounding = float(eigenvalues[0]) * max(n, d) * _EPS
-    eigenvalues = torch.where(eigenvalues > rounding, eigenvalues, 0.0)
+    eigenvalues = drop_rounding(rising.flip(0)[: min(n - 1, d)], n, d)
     r = rule.choose(eigenvalues)
     assert r is not None  # all eigenvalues are given, and `check` bounded the rank
-    warn_arbitrary(rule, int((eigenvalues > 0).sum()))
     return eigenvalues[:r], r, float(eigenvalues[:r].sum() / eigenvalues.sum())
+
+
+def drop_rounding(eigenvalues: Tensor, n: int, d: int) -> Tensor:
+    """Falling eigenvalues, with 0 for those that the rounding of the first one explains."""
+    rounding = float(eigenvalues[0]) * max(n, d) * _EPS
+    return torch.where(eigenvalues > rounding, eigenvalues, 0.0)
 
 
 def check_variance(total: float, mean: Tensor) -> None:
@@ -201,14 +203,4 @@ def check_variance(total: float, mean: Tensor) -> None:
             "the states to fit have zero variance: all samples are equal, so that there is no "
             "manifold to learn. Check that the samples differ and that the layers before are not "
             "dead (all ReLUs at 0), or leave this cut out."
-        )
-
-
-def warn_arbitrary(rule: RankRule, directions: int) -> None:
-    """Warn if the rank asked for is more than the number of directions that vary."""
-    if rule.kind == "rank" and rule.value > directions:
-        warnings.warn(
-            f"rank={rule.value:.0f} is more than the {directions} directions in which the states "
-            "vary; the others are arbitrary. Lower the rank, or choose it by energy=0.99.",
-            stacklevel=2,
         )

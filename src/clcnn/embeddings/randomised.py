@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clcnn.embeddings.principal import Components, RankRule, check_variance, warn_arbitrary
+from clcnn.embeddings.principal import Components, RankRule, check_variance, drop_rounding
 from clcnn.embeddings.streams import States
 from clcnn.errors import FitError
 
@@ -55,7 +55,7 @@ def randomised(
         Y = _covariance_times(Q, states, totals)
         made += 1
         rising, W = torch.linalg.eigh(Q.T @ Y)
-        eigenvalues, W = rising.flip(0).clamp(min=0), W.flip(1)
+        eigenvalues, W = drop_rounding(rising.flip(0), n, d), W.flip(1)
         r = rule.choose(eigenvalues, totals.trace * (1 - 1e-12))
         enough = r is not None and (k == limit or r + oversampling <= k)
         if made >= passes and (enough or k == limit):
@@ -69,7 +69,6 @@ def randomised(
     if r is None:
         share = float(eigenvalues.sum()) / totals.trace
         raise _too_small(rule, memory, f"the {k} columns that fit it reach {share:.4f}")
-    warn_arbitrary(rule, int((eigenvalues > eigenvalues[0] * 1e-14).sum()))
     W, eigenvalues = W[:, :r], eigenvalues[:r]
     V = Q @ W
     residual = torch.linalg.matrix_norm(Y @ W - V * eigenvalues)
