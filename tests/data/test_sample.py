@@ -50,9 +50,16 @@ def test_what_is_made_is_what_is_read(
     monkeypatch.setitem(CATALOGUE, "tiny", entry)
     pixels = torch.randint(0, 256, (300, channels, 4, 6), dtype=torch.uint8)
     images = Images(entry, "test", pixels, torch.arange(300) % 3)
-    monkeypatch.setattr(sample_room, "load", lambda name, split, root: images)
+    asked = []
+
+    def load(name: str, split: str, root: object) -> Images:
+        asked.append(split)
+        return images
+
+    monkeypatch.setattr(sample_room, "load", load)
     monkeypatch.setattr(sample_room, "SPRITES", tmp_path)
     sample_room.make("tiny", tmp_path, 60, 9, 5)
+    assert asked == ["train", "test"]  # never the held-out images
     made = sample_module_function("tiny")
     x, y = made.train
     assert y.bincount().tolist() == [20, 20, 20]

