@@ -1,7 +1,40 @@
-"""Attacks: images within epsilon of x that a model gets wrong."""
+"""Attacks: images within epsilon of x that a model gets wrong.
 
+    x_adv = PGD(8 / 255)(model, x, y)                       # any network, images in [0,1]
+    x_adv = StraightThrough(PGD(8 / 255))(robust, x, y)     # by someone who knows of the control
+    WorstCase([...]).strongest(robust, x, y).accuracy       # adaptive accuracy
+
+Each docstring says what its attacker knows.
+"""
+
+from clcnn.attacks.adaptive import ExactGradient, StraightThrough, Transfer, Unrolled
 from clcnn.attacks.base import Attack, AttackError
+from clcnn.attacks.cw import CW
 from clcnn.attacks.gradient import FGSM, PGD
+from clcnn.attacks.manifold import Manifold, departure
+from clcnn.attacks.noise import Noise
 from clcnn.attacks.norms import L2, LINF, Norm
+from clcnn.attacks.stealth import Stealth, trajectory
+from clcnn.attacks.worst import Strongest, WorstCase
 
-__all__ = ["FGSM", "L2", "LINF", "PGD", "Attack", "AttackError", "Norm"]
+__all__ = [
+    "CW",
+    "FGSM",
+    "L2",
+    "LINF",
+    "PGD",
+    "Attack",
+    "AttackError",
+    "ExactGradient",
+    "Manifold",
+    "Noise",
+    "Norm",
+    "Stealth",
+    "StraightThrough",
+    "Strongest",
+    "Transfer",
+    "Unrolled",
+    "WorstCase",
+    "departure",
+    "trajectory",
+]

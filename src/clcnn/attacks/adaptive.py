@@ -41,6 +41,11 @@ class Seeing(Attack):
         """As the inner attack does it."""
         return self.inner.constrain(x_adv, x)
 
+    @property
+    def label(self) -> str:
+        """The wrapper's name around the inner attack's."""
+        return f"{type(self).__name__}({self.inner.label})"
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
 

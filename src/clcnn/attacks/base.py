@@ -57,6 +57,11 @@ class Attack(ABC):
         return (x + self.ball.project(x_adv - x, self.eps)).clamp(0, 1)
 
     @property
+    def label(self) -> str:
+        """A short name for tables."""
+        return type(self).__name__
+
+    @property
     def ball(self) -> Norm:
         """The norm itself."""
         return norm_called(self.norm)
