@@ -10,6 +10,8 @@ Each docstring says what its attacker knows.
 from clcnn.attacks.adaptive import ExactGradient, StraightThrough, Transfer, Unrolled
 from clcnn.attacks.base import Attack, AttackError
 from clcnn.attacks.cw import CW
+from clcnn.attacks.external import AutoAttack, Square
+from clcnn.attacks.flags import EvaluationWarning, Finding
 from clcnn.attacks.gradient import FGSM, PGD
 from clcnn.attacks.manifold import Manifold, departure
 from clcnn.attacks.noise import Noise
@@ -25,10 +27,14 @@ __all__ = [
     "PGD",
     "Attack",
     "AttackError",
+    "AutoAttack",
+    "EvaluationWarning",
     "ExactGradient",
+    "Finding",
     "Manifold",
     "Noise",
     "Norm",
+    "Square",
     "Stealth",
     "StraightThrough",
     "Strongest",

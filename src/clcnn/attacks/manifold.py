@@ -22,10 +22,11 @@ class Manifold(Attack):
     """x + s(v) delta(v), delta(v) = E(x + v) - E(x), s(v) = min(1, eps / ||delta(v)||).
 
     v climbs the loss by steps along the sign of its gradient, s held constant in the backward
-    pass. Scaled, not clipped, the perturbation stays in the embedding's subspace (linear) or along
-    its image (auto-encoder); only the bound of pixels to [0,1] cuts anything off, and `departure`
-    measures how much that is. ``step_size`` is eps/4 by default. The embedding is used through
-    `project` alone.
+    pass, from twice the perturbation reached so far brought into the ball: that wears down its
+    peaks, which would make s small. Scaled, not clipped, the perturbation itself stays in the
+    embedding's subspace (linear) or along its image (auto-encoder); only the bound of pixels to
+    [0,1] cuts anything off, and `departure` measures how much that is. ``step_size`` is eps/4 by
+    default. The embedding is used through `project` alone.
 
     The attacker knows the model that is given and the embedding of the input.
     """
@@ -61,8 +62,9 @@ class Manifold(Attack):
         for _ in range(self.steps):
             with torch.enable_grad():
                 at = v.detach().requires_grad_()
-                g = slope_of(loss(model(self._moved(x, base, at)), y).sum(), at)
-            v = v + step_size * g.sign()
+                x_adv = self._moved(x, base, at)
+                g = slope_of(loss(model(x_adv), y).sum(), at)
+            v = self.ball.project(2 * (x_adv.detach() - x), self.eps) + step_size * g.sign()
         with torch.no_grad():
             return self._moved(x, base, v)
 
