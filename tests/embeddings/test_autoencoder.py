@@ -162,9 +162,10 @@ class TestTraining:
         x[:, 1] += 0.01  # one percent of the others' scale
         assert (embedding.project(x) - back).abs().max() < 0.2
 
-    def test_a_lone_last_sample_is_no_batch(self):
-        # 20 states, 2 held out: 17 + 1, and batch normalisation refuses a single one.
-        assert quick(batch_size=17).fit(parabola(20)).holdout_error_ > 0
+    @pytest.mark.parametrize("x", [parabola(20), images(20, (2, 1, 2))], ids=["flat", "image"])
+    def test_a_lone_last_sample_is_a_batch(self, x):
+        # 20 states, 2 held out: batches of 17 and 1, which batch normalisation must not refuse.
+        assert 0 < quick(batch_size=17).fit(x).holdout_error_ < float("inf")
 
     def test_the_fewest_samples(self):
         assert quick().fit(parabola(3)).project(parabola(1)).shape == (1, 2)
@@ -211,7 +212,7 @@ class TestErrors:
         [
             {"epochs": 0},
             {"lr": 0.0},
-            {"batch_size": 1},
+            {"batch_size": 0},
             {"patience": 0},
             {"holdout": 0.0},
             {"holdout": 1.0},

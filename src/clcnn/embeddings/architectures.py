@@ -79,7 +79,7 @@ class DenseAutoencoder(nn.Module):
 
     The code is linear: an ELU would bend a code of few numbers at 0. Unlike the convolutional one
     it has no batch normalisation, whose noise in training keeps a code of one or two numbers from
-    becoming accurate (five times the error on a curve in the plane).
+    becoming accurate (about five times the error on two arcs in the plane).
     """
 
     def __init__(self, shape: Sequence[int], hidden: Sequence[int], latent: int) -> None:

@@ -174,12 +174,12 @@ class AutoencoderEmbedding(Embedding):
     def _check_settings(self) -> None:
         widths = [*(self.channels or ()), *(self.hidden or ())]
         widths += [] if self.latent is None else [self.latent]
-        least = min(self.epochs, self.patience, self.memory, self.batch_size - 1, *widths)
+        least = min(self.epochs, self.patience, self.memory, self.batch_size, *widths)
         shaped = self.hidden != () and (self.channels is None or len(self.channels) == 2)
         if least < 1 or not shaped or not 0 < self.holdout < 1 or not self.lr > 0:
             raise DataError(
-                f"{self.config()} found, expected epochs, patience, memory and all widths >= 1, "
-                "two channels, one hidden width or more, batch_size >= 2, 0 < holdout < 1, lr > 0."
+                f"{self.config()} found, expected epochs, patience, batch_size, memory and all "
+                "widths >= 1, two channels, one hidden width or more, 0 < holdout < 1, lr > 0."
             )
 
 

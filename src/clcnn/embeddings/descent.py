@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
 
@@ -46,7 +45,7 @@ class Descent:
         stale = 0
         while len(history) < self.epochs and stale < self.patience:
             epoch = Epoch(
-                self._train(network, optimizer, x, w, self._shuffled(rest, generator)),
+                self._train(network, optimizer, x, w, _shuffled(rest, generator)),
                 self._evaluate(network, x, w, held_out),
             )
             history.append(epoch)
@@ -66,29 +65,23 @@ class Descent:
         optimizer: torch.optim.Optimizer,
         x: Tensor,
         w: Tensor,
-        batches: Iterator[Tensor],
+        indices: Tensor,
     ) -> float:
         network.train()
-        total, count = 0.0, 0
-        for indices in batches:
+        total = 0.0
+        for batch in torch.split(indices.to(x.device), self.batch_size):
             with torch.enable_grad():
-                loss = _loss(network, x[indices.to(x.device)], w)
+                loss = _loss(network, x[batch], w)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
-            total += float(loss.detach()) * len(indices)
-            count += len(indices)
-        return total / count
+            total += float(loss.detach()) * len(batch)
+        return total / len(indices)
 
     def _evaluate(self, network: nn.Module, x: Tensor, w: Tensor, indices: Tensor) -> float:
         network.eval()
         batches = torch.split(indices.to(x.device), self.batch_size)
         return sum(float(_loss(network, x[b], w)) * len(b) for b in batches) / len(indices)
-
-    def _shuffled(self, indices: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-        """Batches in a new order; a lone last sample, which cannot be normalised, sits out."""
-        shuffled = indices[torch.randperm(len(indices), generator=generator)]
-        return (batch for batch in torch.split(shuffled, self.batch_size) if len(batch) > 1)
 
     def _check_finite(self, history: list[Epoch]) -> None:
         last = history[-1]
@@ -97,6 +90,10 @@ class Descent:
                 f"training diverged in epoch {len(history)}: the loss is {last.train:g}, on "
                 f"held-out states {last.holdout:g}, expected finite values. Lower lr={self.lr:g}."
             )
+
+
+def _shuffled(indices: Tensor, generator: torch.Generator) -> Tensor:
+    return indices[torch.randperm(len(indices), generator=generator)]
 
 
 def _loss(network: nn.Module, x: Tensor, w: Tensor) -> Tensor:
