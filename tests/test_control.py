@@ -356,7 +356,9 @@ def test_settings_that_do_not_fit_are_refused_early() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PMP(iterations=-1), "iterations=-1; expected iterations at least 0"),
+        (lambda: PMP(iterations=-1), "iterations=-1; expected iterations to be a whole number"),
+        (lambda: PMP(iterations=10.0), "whole number"),
+        (lambda: Greedy(c="a"), "c='a'"),
         (lambda: PMP(lr=0.0), "lr"),
         (lambda: PMP(method="newton"), "one of adam, momentum, gradient"),
         (lambda: PMP(tolerance=-1.0), "tolerance"),

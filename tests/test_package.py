@@ -26,7 +26,7 @@ ROOMS = [
     "solvers",
     "states",
     "gradients",
-    "per_cut",
+    "settings",
     "persistence",
     "control",
     "loading",

@@ -160,7 +160,10 @@ def test_other_networks(tmp_path: Path) -> None:
         clcnn.load(tmp_path / "r", wider.eval())
     grey = build("residual", torch.float32)
     grey.stem[0] = nn.Conv2d(1, 4, 3, 1, 1)
-    with pytest.raises(LoadError, match=r"inputs of shape \(3, 8, 8\), on which this model fails"):
+    with pytest.raises(
+        LoadError,
+        match=r"inputs of shape \(3, 8, 8\) and torch.float32, on which this model fails",
+    ):
         clcnn.load(tmp_path / "r", grey.eval())
     with pytest.warns(UserWarning, match="other weights"):
         clcnn.load(tmp_path / "r", build("residual", torch.float32, seed=5))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, Self
 
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from clcnn import persistence
-from clcnn.dynamics.base import INPUT, Dynamics
+from clcnn.dynamics.base import INPUT, Dynamics, describe
 from clcnn.dynamics.choose import choose_cuts
 from clcnn.dynamics.hooked import HookedDynamics
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.linear import LinearEmbedding
-from clcnn.errors import CutError, DataError, FitError
-from clcnn.gradients import GradMode, check_grad_mode, refuse_gradient
+from clcnn.errors import ClcnnError, CutError, DataError, FitError, GradientError
+from clcnn.gradients import GradMode, check_grad_mode, has_tangent, refuse_gradient
 from clcnn.objective import Objective, Regularization
-from clcnn.per_cut import regularization_per_cut, values_per_cut, weights_per_cut
+from clcnn.settings import regularization_per_cut, values_per_cut, weights_per_cut
 from clcnn.solvers.base import Solver
 from clcnn.solvers.per_cut import combine
 from clcnn.solvers.pmp import PMP
@@ -94,6 +94,8 @@ class ControlledModule(nn.Module):
         self.model = model if isinstance(model, nn.Module) else model.model
         self.embedding = LinearEmbedding(energy=0.99) if embedding is None else embedding
         self.solver = PMP() if solver is None else solver
+        _check_kind(self.embedding, Embedding, "embedding")
+        _check_kind(self.solver, Solver, "solver")
         self.regularization = regularization
         self.weights = weights
         self.grad = grad
@@ -128,26 +130,31 @@ class ControlledModule(nn.Module):
         example = batches.example()
         device = _device_of(self.model)
         example = example[:2].to(device) if device is not None else example[:2]
-        dynamics = self._dynamics_for(example)
-        shapes = dynamics.inspect(example)
-        self._check_settings(dynamics.cuts, shapes)
-        states = collect(dynamics, batches, device=device, correct_only=correct_only, memory=memory)
-        with torch.inference_mode(False):
-            fitted = [
-                prototype.for_cut(t, dynamics.T).fit(states[t])
-                for t, prototype in enumerate(self._prototypes(dynamics.cuts))
-            ]
+        with torch.inference_mode(False), torch.autocast(example.device.type, enabled=False):
+            dynamics, shapes = self._inspected(example)
+            self._check_settings(dynamics.cuts, shapes)
+            states = collect(
+                dynamics, batches, device=device, correct_only=correct_only, memory=memory
+            )
+            fitted = self._fitted(dynamics, states)
             self.adopt(dynamics, fitted, shapes, torch.empty_like(example[:0]))
         return self
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits of x under control."""
+        if has_tangent(x) and self.grad != "straight_through":
+            raise GradientError(
+                f"found a forward-mode derivative in x with grad={self.grad!r}, which gives none "
+                "(a silent zero would look like robustness). Use reverse mode, or "
+                "robust.configure(grad='straight_through')."
+            )
         if self.grad == "unroll" and torch.is_grad_enabled() and x.requires_grad:
             return self.solve(x, unroll=True).logits
-        if self.grad == "straight_through" and torch.is_grad_enabled():
-            u = self.solve(x).u
-            return self._ready_dynamics().rollout(x, lambda t, state: state + u[t])
-        return refuse_gradient(self.solve(x).logits, (x, *self.model.parameters()))
+        solution = self.solve(x)
+        wanted = torch.is_grad_enabled() or has_tangent(x)
+        if self.grad == "straight_through" and wanted and len(x):
+            return self._ready_dynamics().rollout(x, lambda t, state: state + solution.u[t])
+        return refuse_gradient(solution.logits, (x, *self.model.parameters()), self.grad)
 
     def solve(self, x: Tensor, *, unroll: bool = False) -> Solution:
         """The controls of x, their cost by cut, status, steps and logits, all per sample.
@@ -169,7 +176,7 @@ class ControlledModule(nn.Module):
     @property
     def objective(self) -> Objective:
         """J, as the solver sees it."""
-        R = regularization_per_cut(self.regularization, self.cuts, self.shapes, self.input_like)
+        R = regularization_per_cut(self.regularization, self.cuts, self.shapes)
         weights = weights_per_cut(self.weights, self.cuts, self.shapes)
         return Objective(_as_embeddings(self.embeddings), R, weights)
 
@@ -205,6 +212,12 @@ class ControlledModule(nn.Module):
         state = "fitted" if self.is_fitted else "not fitted"
         return f"cuts={cuts}, solver={self.solver}, grad={self.grad!r}, {state}"
 
+    def train(self, mode: bool = True) -> Self:
+        """Train mode for the network, where calls are refused; embeddings always stay in eval."""
+        super().train(mode)
+        self.embeddings.eval()
+        return self
+
     def adopt(
         self,
         dynamics: Dynamics,
@@ -214,7 +227,8 @@ class ControlledModule(nn.Module):
     ) -> None:
         """Take fitted embeddings into use."""
         self.dynamics = dynamics
-        self.embeddings = nn.ModuleList(fitted).eval()
+        self.embeddings = nn.ModuleList(fitted)
+        self.embeddings.eval()
         self.shapes = shapes
         self.input_shape = tuple(input_like.shape[1:])
         self.input_like = input_like.flatten()
@@ -249,6 +263,41 @@ class ControlledModule(nn.Module):
                 tensors[f"regularization.{t}"] = R
         return header, tensors
 
+    def _inspected(self, example: Tensor) -> tuple[Dynamics, tuple[tuple[int, ...], ...]]:
+        """The dynamics, its cuts chosen where none were named, and the shape of each state."""
+        try:
+            dynamics = self._dynamics_for(example)
+            return dynamics, dynamics.inspect(torch.cat([example, example])[:2])
+        except ClcnnError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise DataError(
+                f"the model fails on inputs of {example.dtype} and shape (batch, "
+                f"{', '.join(map(str, example.shape[1:]))}): {error}. Expected batches that the "
+                "model takes, of its dtype and with the batch as first axis."
+            ) from error
+
+    def _fitted(self, dynamics: Dynamics, states: Sequence[Iterable[Tensor]]) -> list[Embedding]:
+        """One fitted embedding a cut; what goes wrong is said with the cut's name."""
+        fitted = []
+        for t, (name, prototype) in enumerate(
+            zip(dynamics.cuts, self._prototypes(dynamics.cuts), strict=True)
+        ):
+            # An embedding that a dict names for its cut is taken as it is.
+            alone = isinstance(self.embedding, Mapping)
+            fresh = prototype.for_cut(0, 1) if alone else prototype.for_cut(t, dynamics.T)
+            try:
+                embedding = fresh.fit(states[t])
+            except (FitError, DataError) as error:
+                raise type(error)(f"at cut {name!r}: {error}") from error
+            if not isinstance(embedding, Embedding):
+                raise FitError(
+                    f"{type(fresh).__name__}.fit returned {describe(embedding)}; expected the "
+                    "embedding itself: end it with `return self`."
+                )
+            fitted.append(embedding)
+        return fitted
+
     def _dynamics_for(self, example: Tensor) -> Dynamics:
         wants_floats = self.dynamics is None or INPUT in self.dynamics.cuts
         if wants_floats and not example.is_floating_point():
@@ -281,7 +330,7 @@ class ControlledModule(nn.Module):
         self._prototypes(cuts)
         if not isinstance(self.solver, Solver):
             combine(self.solver, cuts)
-        regularization_per_cut(self.regularization, cuts, shapes, self.input_like)
+        regularization_per_cut(self.regularization, cuts, shapes)
         weights_per_cut(self.weights, cuts, shapes)
 
     def _check_input(self, x: Tensor) -> None:
@@ -296,9 +345,8 @@ class ControlledModule(nn.Module):
                 f"found an input of shape {tuple(x.shape)}; expected ({expected}), as fitted.{hint}"
             )
         if x.dtype != self.input_like.dtype:
-            hint = (
-                "x.float() / 255" if not x.is_floating_point() else f"x.to({self.input_like.dtype})"
-            )
+            from_integers = self.input_like.is_floating_point() and not x.is_floating_point()
+            hint = "x.float() / 255" if from_integers else f"x.to({self.input_like.dtype})"
             raise DataError(
                 f"found an input of {x.dtype}; expected {self.input_like.dtype}, as fitted. "
                 f"Convert it ({hint}), or move the module with .to(dtype)."
@@ -327,6 +375,24 @@ def _dynamics(
     if isinstance(at, str):
         raise CutError(f"found at={at!r}; expected a list of names: at=[{at!r}].")
     return HookedDynamics(model, at, allow_bypass=allow_bypass)
+
+
+def _check_kind(given: object, kind: type, what: str) -> None:
+    if isinstance(given, kind):
+        return
+    wrong = (
+        [v for v in given.values() if not isinstance(v, kind)]
+        if isinstance(given, Mapping)
+        else [given]
+    )
+    if wrong:
+        found = (
+            f"the class {wrong[0].__name__}" if isinstance(wrong[0], type) else describe(wrong[0])
+        )
+        raise CutError(
+            f"found {found} as {what}; expected a {kind.__name__} or a dict with one for each cut"
+            + (f". Make one: {wrong[0].__name__}()." if isinstance(wrong[0], type) else ".")
+        )
 
 
 def _device_of(model: nn.Module) -> torch.device | None:

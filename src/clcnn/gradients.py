@@ -20,7 +20,13 @@ def check_grad_mode(grad: str) -> None:
         raise GradientError(f"found grad={grad!r}; expected one of {', '.join(GRAD_MODES)}.")
 
 
-def refuse_gradient(logits: Tensor, sources: Iterable[Tensor]) -> Tensor:
+def has_tangent(x: Tensor) -> bool:
+    """Whether x carries a forward-mode derivative."""
+    dual = torch.autograd.forward_ad.unpack_dual(x)  # type: ignore[no-untyped-call]
+    return dual.tangent is not None
+
+
+def refuse_gradient(logits: Tensor, sources: Iterable[Tensor], grad: str) -> Tensor:
     """The same logits, whose backward pass raises instead of giving a silent zero.
 
     ``sources`` are the tensors a caller might ask gradients of; when none requires one, or when
@@ -31,17 +37,23 @@ def refuse_gradient(logits: Tensor, sources: Iterable[Tensor]) -> Tensor:
     source = next((tensor for tensor in sources if tensor.requires_grad), None)
     if source is None:
         return logits
-    refused: Tensor = _RefuseGradient.apply(logits, source)  # type: ignore[no-untyped-call]
+    refused: Tensor = _RefuseGradient.apply(logits, source, grad)  # type: ignore[no-untyped-call]
     return refused
 
 
 class _RefuseGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, source: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, source: Tensor, grad: str) -> Tensor:
+        ctx.grad = grad
         return logits.view_as(logits)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
+        if ctx.grad != "none":
+            raise GradientError(
+                f"grad={ctx.grad!r} gives gradients with respect to the input, but x did not "
+                "require one when it was passed in. Call x.requires_grad_() first."
+            )
         raise GradientError(
             "a gradient through the controlled network was asked for, but it was made with "
             "grad='none', where there is none (a silent zero would look like robustness). Choose "

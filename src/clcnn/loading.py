@@ -118,8 +118,9 @@ def _check_shapes(
         raise
     except RuntimeError as error:
         raise LoadError(
-            f"{path!r} was made for inputs of shape {tuple(example.shape[1:])}, on which this "
-            f"model fails: {error}. Load it with the network it was fitted on."
+            f"{path!r} was made for inputs of shape {tuple(example.shape[1:])} and "
+            f"{example.dtype}, on which this model fails: {error}. Load it with the network it was "
+            "fitted on, in the same dtype."
         ) from error
     if found != shapes:
         t = next(t for t, (a, b) in enumerate(zip(found, shapes, strict=True)) if a != b)

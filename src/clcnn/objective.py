@@ -16,9 +16,14 @@ Regularization: TypeAlias = float | Tensor
 """R_t: a number rho for rho I, or the diagonal, a tensor of one state's shape."""
 
 
+def like(R: Regularization, u: Tensor) -> Regularization:
+    """R in u's dtype and on its device."""
+    return R.to(u) if isinstance(R, Tensor) else R
+
+
 def quadratic(u: Tensor, R: Regularization) -> Tensor:
     """u' R u per sample, for a diagonal R: shape (batch,)."""
-    return (u * R * u).flatten(1).sum(1)
+    return (u * like(R, u) * u).flatten(1).sum(1)
 
 
 def running_loss(reconstruction: Tensor, u: Tensor, R: Regularization) -> Tensor:
@@ -44,7 +49,7 @@ def hamiltonian(p_next: Tensor, x_next: Tensor, loss: Tensor) -> Tensor:
 
 def costate(gradient: Tensor, u: Tensor, R: Regularization) -> Tensor:
     """p_t = -(dJ/du_t - 2 R_t u_t): u enters beside x, so the gradient in u holds the co-state."""
-    return 2.0 * R * u - gradient
+    return 2.0 * like(R, u) * u - gradient
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,16 @@ from clcnn._version import __version__
 from clcnn.embeddings.autoencoder import AutoencoderEmbedding
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.linear import LinearEmbedding
-from clcnn.errors import ClcnnError, LoadError
+from clcnn.errors import ClcnnError, FitError, LoadError
 from clcnn.solvers import MSA, PMP, Greedy, Reactive, Riccati
 from clcnn.solvers.base import Solver
-from clcnn.solvers.per_cut import FeedbackPerCut, IterativePerCut
+from clcnn.solvers.per_cut import FeedbackPerCut, IterativePerCut, MSAPerCut
 
 FORMAT = 1
 _KEY = "clcnn"
 _SOLVERS: dict[str, type[Solver]] = {
     cls.__name__: cls
-    for cls in (PMP, MSA, Greedy, Reactive, Riccati, IterativePerCut, FeedbackPerCut)
+    for cls in (PMP, MSA, Greedy, Reactive, Riccati, IterativePerCut, MSAPerCut, FeedbackPerCut)
 }
 EMBEDDINGS: dict[str, type[Embedding]] = {
     cls.__name__: cls for cls in (LinearEmbedding, AutoencoderEmbedding)
@@ -39,7 +39,11 @@ def write(
     path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
     """Write header and tensors beside the target, then move them there in one step."""
-    target = Path(path)
+    target = Path(path).resolve()
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"the folder {str(target.parent)!r} does not exist. Make it first, or choose another."
+        )
     stamped = {"format": FORMAT, "version": __version__, **header}
     try:
         text = json.dumps(stamped)
@@ -51,11 +55,19 @@ def write(
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".tmp")
     os.close(handle)
     try:
-        plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        # Clones, as safetensors refuses two names for one piece of memory.
+        plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         save_file(plain, temporary, metadata={_KEY: text})
+        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -112,6 +124,12 @@ def unpack_solver(packed: Mapping[str, Any], known: Mapping[str, type[Solver]]) 
 
 def pack_embedding(embedding: Embedding) -> dict[str, Any]:
     """Class name and configuration."""
+    loose = [name for name, value in vars(embedding).items() if isinstance(value, Tensor)]
+    if loose:
+        raise FitError(
+            f"{type(embedding).__name__} keeps the tensor {loose[0]!r} as a plain attribute, which "
+            f"would be lost. Keep it in a buffer: self.register_buffer({loose[0]!r}, ...)."
+        )
     return {"class": type(embedding).__name__, "config": embedding.config()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
@@ -24,14 +24,21 @@ class Batches:
     """(x, y or None) batches out of whatever the user handed over, checked one by one."""
 
     def __init__(self, loader: Loader) -> None:
-        self.one_shot = not _is_whole(loader) and iter(loader) is loader
+        if not isinstance(loader, Iterable):
+            raise DataError(
+                f"found a {type(loader).__name__} as data; expected a tensor, a pair (x, y) of "
+                "tensors, or an iterable of batches such as a DataLoader."
+            )
+        self.one_shot = isinstance(loader, Iterator)
         self.loader = loader
         self._peeked: list[Any] = []
 
     def example(self) -> Tensor:
         """The first batch of inputs, without losing it where a loader runs only once."""
-        if self.one_shot:
-            self._peeked = list(islice(self.loader, 1))
+        for batch in self.loader if self.one_shot else ():
+            self._peeked.append(batch)
+            if len(_split(batch, 0)[0]):
+                break
         for x, _ in Batches(self._peeked) if self.one_shot else self:
             return x
         raise FitError(
@@ -74,12 +81,23 @@ def _is_pair(loader: object) -> bool:
     if not (isinstance(loader, (tuple, list)) and len(loader) == 2):
         return False
     x, y = loader
-    tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
-    return tensors and len(x) == len(y) and y.dim() == 1 and not y.is_floating_point()
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() > 1 and y.dim() == 1):
+        return False
+    if len(x) != len(y):
+        raise DataError(
+            f"found {len(x)} inputs and {len(y)} labels; expected a label for each input."
+        )
+    return True
 
 
-def _is_whole(loader: object) -> bool:
-    return isinstance(loader, Tensor) or _is_pair(loader)
+def _is_right(logits: Tensor, y: Tensor) -> Tensor:
+    if logits.dim() != 2 or y.shape != logits.shape[:1] or y.is_floating_point():
+        raise FitError(
+            f"correct_only=True compares labels with the largest logit; found logits of shape "
+            f"{tuple(logits.shape)} and labels of {y.dtype} and shape {tuple(y.shape)}; expected "
+            "(batch, classes) and whole numbers of shape (batch,)."
+        )
+    return logits.argmax(1) == y.to(logits.device)
 
 
 def _split(batch: object, number: int) -> tuple[Tensor, Tensor | None]:
@@ -161,14 +179,15 @@ def _passes(
         states: list[Tensor] = []
 
         def note(t: int, state: Tensor, states: list[Tensor] = states) -> Tensor:
-            states.append(state)
+            # A copy: a loader may refill its tensor, a skip connection add to it in place.
+            states.append(state.clone())
             return state
 
         with torch.inference_mode(False), torch.no_grad():
             x = x.clone() if x.is_inference() else x
             x = x.to(device) if device is not None else x
             if correct_only and y is not None:
-                right = dynamics.rollout(x, note).argmax(1) == y.to(x.device)
+                right = _is_right(dynamics.rollout(x, note), y)
                 states = [state[right] for state in states]
             else:
                 dynamics.sweep(x, note)

@@ -37,14 +37,15 @@ _SENTENCES = {
     Status.TOLERANCE: "The cost J reached the tolerance; the sample left the batch early.",
     Status.ITERATIONS: "All iterations were used; the controls with the lowest J are returned. "
     "Raise `iterations` if J was still falling.",
-    Status.UNCONTROLLED: "No iterate had a lower J than no control at all, so the controls are "
-    "zero and the logits are the plain network's. Lower `lr` if this was not expected.",
+    Status.UNCONTROLLED: "No iterate had a lower J than no control at all (or there was none, with "
+    "iterations=0), so the controls are zero and the logits are the plain network's. Lower `lr` if "
+    "this was not expected.",
     Status.NONFINITE: "A cost, gradient or logit became inf or nan; the best finite iterate is "
-    "returned (no control if there was none). Lower `lr`, or solve in float64.",
+    "returned, or no control if its logits are not finite. Lower `lr`, or solve in float64.",
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """The controls of a batch and what they achieve, everything per sample.
 

@@ -190,7 +190,11 @@ def test_compiled_models_are_refused() -> None:
     in_place = build("mlp")
     in_place.hidden.compile()
     with pytest.raises(CutError, match="submodule 'hidden' is already compiled"):
-        clcnn.control(in_place, ["input", "head"])
+        clcnn.control(in_place, ["input", "hidden"])
+    assert HookedDynamics(in_place, ["input", "head"]).cuts == ("input", "head")
+    traced = torch.jit.trace(build("mlp"), inputs(build("mlp"), 2))
+    with pytest.raises(CutError, match="the model is already compiled"):
+        HookedDynamics(traced, ["input"])
 
 
 def test_a_model_that_returns_a_tuple_is_refused() -> None:

@@ -46,7 +46,13 @@ def test_callables_may_be_stages_and_are_moved_and_checked() -> None:
 def test_bad_lists_are_refused() -> None:
     with pytest.raises(CutError, match="no stage"):
         StagedDynamics([])
-    with pytest.raises(CutError, match="2 names for 1 stages"):
+    with pytest.raises(CutError, match="names a, b for 1 stages"):
         StagedDynamics([torch.tanh], names=["a", "b"])
+    with pytest.raises(CutError, match="names a, a for 2 stages; expected a distinct"):
+        StagedDynamics([torch.tanh, torch.tanh], names=["a", "a"])
+    with pytest.raises(CutError, match="a stage is a int"):
+        StagedDynamics([3])
+    with pytest.raises(CutError, match="returned a tuple of 2"):
+        StagedDynamics([lambda x: (x, x)]).inspect(torch.rand(2, 3))
     with pytest.raises(CutError, match="names its own cuts"):
         clcnn.control(StagedDynamics([torch.tanh]), at=["elsewhere"])

@@ -7,38 +7,34 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from clcnn.dynamics.base import INPUT
-from clcnn.dynamics.hooked import HookedDynamics
-from clcnn.dynamics.probe import Trace, check_not_compiled, trace_dependence
+from clcnn.dynamics.base import INPUT, check_mode
+from clcnn.dynamics.hooked import HookedDynamics, is_compiled
+from clcnn.dynamics.probe import Trace, trace_dependence
 from clcnn.errors import CutError
 
 
 def choose_cuts(model: nn.Module, x: Tensor) -> tuple[str, ...]:
     """The input and the inputs of those top-level children that are states."""
-    check_not_compiled(model)
-    cuts = [INPUT] if x.is_floating_point() else []
-    cuts += _children_in_order(model, x)
-    if not cuts:
-        raise CutError(
-            f"{type(model).__name__} has no top-level child whose input is a single tensor, and "
-            "its own input is not floating point. Name the cuts: at=[...]."
-        )
+    check_mode(model)
+    cuts = [INPUT, *_children_in_order(model, x)]
     while True:
         trace = trace_dependence(HookedDynamics(model, cuts), x)
         unsound = next((t for t in range(len(cuts)) if _unsound(trace, cuts, t)), None)
         if unsound is None:
             return tuple(cuts)
         if len(cuts) == 1:
+            reason = trace.troubles.get(0) or trace.troubles.get(1) or "it is bypassed"
             raise CutError(
-                f"no top-level child of {type(model).__name__} is a sound cut: the last one tried, "
-                f"{cuts[0]!r}, is bypassed. Name the cuts: at=[...]."
+                f"no top-level child of {type(model).__name__} is a sound cut; the last one tried "
+                f"was {cuts[0]!r}: {reason} Name the cuts: at=[...]."
             )
         del cuts[unsound]
 
 
 def _unsound(trace: Trace, cuts: Sequence[str], t: int) -> bool:
-    reaching = trace.depends_on[t + 1]
-    return reaching != [cuts[t]] or trace.same_as_before[t]
+    if t in trace.troubles or trace.repeats[t]:
+        return True
+    return t + 1 not in trace.troubles and trace.reaching[t + 1] != [cuts[t]]
 
 
 def _children_in_order(model: nn.Module, x: Tensor) -> list[str]:
@@ -57,11 +53,13 @@ def _children_in_order(model: nn.Module, x: Tensor) -> list[str]:
     handles = []
     try:
         for name, child in model.named_children():
-            handles.append(
-                child.register_forward_pre_hook(listen(name), with_kwargs=True)  # type: ignore[arg-type]
-            )
+            # A child of that name cannot be told from the network's own input.
+            if name != INPUT and not is_compiled(child):
+                handles.append(
+                    child.register_forward_pre_hook(listen(name), with_kwargs=True)  # type: ignore[arg-type]
+                )
         with torch.no_grad():
-            model(x)
+            model(x.clone())
     finally:
         for handle in handles:
             handle.remove()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from clcnn.dynamics.base import INPUT, Dynamics
-from clcnn.dynamics.probe import check_not_compiled, probe
+from clcnn.dynamics.base import INPUT, Dynamics, check_logits, describe
+from clcnn.dynamics.probe import probe
 from clcnn.errors import CutError
 from clcnn.types import Steer
 
@@ -24,45 +24,45 @@ class HookedDynamics(Dynamics):
     """x_{t+1} = f_t(steer(t, x_t)), where x_t is the input of the submodule named ``cuts[t]``.
 
     Forward pre-hooks stand in the model only during a call and act only in the calling thread, so
-    other threads may use the same model, controlled or plain, at the same time. ``copied`` names
-    cuts whose submodule changes its input in place; they get a copy, so that what ``steer`` keeps
-    stays what it was.
+    other threads may use the same model, controlled or plain, at the same time. Steering that
+    changes nothing gives bitwise the model's own logits, in the grad mode of the call (some of
+    torch's layers compute differently with gradients on and off).
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        cuts: Sequence[str],
-        *,
-        allow_bypass: bool = False,
-        copied: Sequence[str] = (),
+        self, model: nn.Module, cuts: Sequence[str], *, allow_bypass: bool = False
     ) -> None:
         self.model = model
         self.cuts = tuple(cuts)
         self.allow_bypass = allow_bypass
-        self.copied = frozenset(copied)
-        check_not_compiled(model)
+        check_not_compiled(model, self.cuts)
         check_names(model, self.cuts)
 
     def rollout(self, x0: Tensor, steer: Steer) -> Tensor:
         """x_0 -> logits, every cut steered exactly once."""
-        with self._hooks(steer, stop=False) as run:
+        run = _Run(self, steer, stop=False)
+        try:
+            run.install()
             logits = self.model(run.enter(x0))
+        finally:
+            # First of all, by a plain store that no interrupt can split: hooks that an interrupt
+            # keeps from being removed do nothing from here on.
+            run.active = False
+            run.remove()
         run.check_all_fired()
-        if not isinstance(logits, Tensor):
-            raise CutError(
-                f"the model returned {describe(logits)}; expected one tensor of logits. Wrap it in "
-                "a module whose forward returns the logits alone."
-            )
-        return logits
+        return check_logits(logits)
 
     def sweep(self, x0: Tensor, steer: Steer) -> None:
         """As `rollout`, but the forward pass ends at the last cut."""
-        with self._hooks(steer, stop=True) as run:
-            try:
-                self.model(run.enter(x0))
-            except _LastCutReached:
-                return
+        run = _Run(self, steer, stop=True)
+        try:
+            run.install()
+            self.model(run.enter(x0))
+        except _LastCutReached:
+            return
+        finally:
+            run.active = False
+            run.remove()
         run.check_all_fired()
 
     def inspect(self, x: Tensor) -> tuple[tuple[int, ...], ...]:
@@ -71,62 +71,57 @@ class HookedDynamics(Dynamics):
         self.copied = frozenset(findings.changed_in_place)
         return findings.shapes
 
-    @contextmanager
-    def _hooks(self, steer: Steer, *, stop: bool) -> Iterator[_Run]:
-        run = _Run(self.cuts, self.copied, steer, stop)
-        handles = []
-        try:
-            for t, name in enumerate(self.cuts):
-                if name != INPUT:
-                    module = self.model.get_submodule(name)
-                    handles.append(
-                        module.register_forward_pre_hook(run.pre_hook(t), with_kwargs=True)
-                    )
-            yield run
-        finally:
-            for handle in handles:
-                handle.remove()
-
 
 class _Run:
     """One forward pass: which cut is due, and what the hooks do when it fires."""
 
-    def __init__(
-        self, cuts: tuple[str, ...], copied: frozenset[str], steer: Steer, stop: bool
-    ) -> None:
-        self.cuts, self.copied, self.steer, self.stop = cuts, copied, steer, stop
+    def __init__(self, dynamics: HookedDynamics, steer: Steer, *, stop: bool) -> None:
+        self.model, self.cuts, self.copied = dynamics.model, dynamics.cuts, dynamics.copied
+        self.steer, self.stop = steer, stop
         self.due = 0
+        self.active = True
         self.thread = threading.get_ident()
+        self.handles: list[RemovableHandle] = []
+
+    def install(self) -> None:
+        """Put the hooks in place, after clearing away what an interrupted call left behind."""
+        for t, name in enumerate(self.cuts):
+            if name == INPUT:
+                continue
+            module = self.model.get_submodule(name)
+            for key, hook in list(module._forward_pre_hooks.items()):
+                if isinstance(hook, _Hook) and hook.is_stale(self.thread):
+                    module._forward_pre_hooks.pop(key, None)
+                    module._forward_pre_hooks_with_kwargs.pop(key, None)
+            self.handles.append(module.register_forward_pre_hook(_Hook(self, t), with_kwargs=True))
+
+    def remove(self) -> None:
+        """Take the hooks out again."""
+        for handle in self.handles:
+            handle.remove()
 
     def enter(self, x0: Tensor) -> Tensor:
         """The network's own input, steered if it is a cut."""
-        return self._arrive(0, x0) if self.cuts[:1] == (INPUT,) else x0
+        if self.cuts[0] == INPUT:
+            return self._arrive(0, x0)
+        return x0.clone() if INPUT in self.copied else x0
 
-    def pre_hook(self, t: int) -> Any:
-        """The forward pre-hook of cut t."""
-
-        def hook(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-        ) -> Any:
-            # Another thread may meet this hook while it is being removed: torch then no longer
-            # knows that it takes keyword arguments.
-            if threading.get_ident() != self.thread or kwargs is None:
-                return None
-            x = self._one_tensor(t, args, kwargs)
-            z = self._arrive(t, x)
-            if any(value is x for value in args):
-                return tuple(z if value is x else value for value in args), kwargs
-            return args, {key: z if value is x else value for key, value in kwargs.items()}
-
-        return hook
+    def fire(self, t: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The arguments that cut t's submodule is to see instead."""
+        x = self._one_tensor(t, args, kwargs)
+        z = self._arrive(t, x)
+        if any(value is x for value in args):
+            return tuple(z if value is x else value for value in args), kwargs
+        return args, {key: z if value is x else value for key, value in kwargs.items()}
 
     def _arrive(self, t: int, x: Tensor) -> Tensor:
         name = self.cuts[t]
         if t < self.due:
             raise CutError(
                 f"cut {name!r} fired twice in one forward pass, so it is not one state but several "
-                "(a module used in several places, such as a shared ReLU). Cut at a module that "
-                "runs once, or give each use a module of its own."
+                "(a module used in several places, such as a shared ReLU, or run again by "
+                "activation checkpointing). Cut at a module that runs once, or give each use a "
+                "module of its own."
             )
         if t > self.due:
             raise CutError(
@@ -161,13 +156,43 @@ class _Run:
             )
 
 
-def describe(value: object) -> str:
-    """A few words on what a value is, for error messages."""
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    if isinstance(value, (list, tuple, dict)):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}"
+class _Hook:
+    """The forward pre-hook of one cut in one run."""
+
+    def __init__(self, run: _Run, t: int) -> None:
+        self.run, self.t = run, t
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        # Another thread may meet this hook while it is being removed: torch then no longer knows
+        # that it takes keyword arguments.
+        ours = self.run.active and self.run.thread == threading.get_ident()
+        return self.run.fire(self.t, args, kwargs) if ours and kwargs is not None else None
+
+    def is_stale(self, thread: int) -> bool:
+        """Left behind by an earlier call of this thread."""
+        return not self.run.active and self.run.thread == thread
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether hooks added to the module's submodules now would never fire."""
+    kinds = {"OptimizedModule", "RecursiveScriptModule", "TopLevelTracedModule", "TracedModule"}
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return in_place or type(module).__name__ in kinds
+
+
+def check_not_compiled(model: nn.Module, cuts: tuple[str, ...]) -> None:
+    """Refuse cuts at or inside a compiled module; one between two cuts does no harm."""
+    for name, module in model.named_modules():
+        around = not name or any(f"{cut}.".startswith(f"{name}.") for cut in cuts)
+        if around and is_compiled(module):
+            where = f"submodule {name!r}" if name else "the model"
+            raise CutError(
+                f"{where} is already compiled ({type(module).__name__}), and hooks added now would "
+                "never fire. Expected the plain nn.Module: control it first, or pass the module "
+                "that was compiled (`compiled._orig_mod`)."
+            )
 
 
 def check_names(model: nn.Module, cuts: tuple[str, ...]) -> None:

@@ -1,14 +1,16 @@
-"""Are these cuts states? A state fires once, is one tensor, and nothing passes it by."""
+"""Are these cuts states? A state is one tensor with the batch first, and nothing passes it by."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clcnn.dynamics.base import INPUT, Dynamics
 from clcnn.errors import CutError
+
+_START = "the network's input"
 
 
 @dataclass(frozen=True)
@@ -19,104 +21,138 @@ class Findings:
     changed_in_place: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trace:
     """One forward pass, the graph severed at each cut."""
 
-    shapes: list[tuple[int, ...]]
-    depends_on: list[list[str]]  # cut t and, last, the output: which severed states reach it
-    same_as_before: list[bool]
-    changed_in_place: tuple[str, ...]
-
-
-_START = "the network's input"
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    troubles: dict[int, str] = field(default_factory=dict)  # cut t, or T for the output
+    reaching: list[list[str]] = field(default_factory=list)  # the same order: severed states
+    repeats: list[bool] = field(default_factory=list)  # cut t sees the state of cut t - 1 again
+    changed_in_place: tuple[str, ...] = ()
 
 
 def probe(dynamics: Dynamics, x: Tensor, *, allow_bypass: bool = False) -> Findings:
     """Run x (two samples are enough) through the network and check every cut.
 
-    x_{t+1} must depend on z_t and on no earlier z_s, or z_t would not be the whole state. Severing
-    the graph at each cut lets autograd tell which earlier states still reach a later one.
+    x_{t+1} must depend on z_t and on no earlier z_s, or z_t would not be the whole state, and
+    sample by sample. Severing the graph at each cut lets autograd tell what reaches what.
     """
     dynamics.check_mode()
     cuts = dynamics.cuts
     trace = trace_dependence(dynamics, x)
     places = [*(f"cut {name!r}" for name in cuts), "the output"]
-    for t in range(len(cuts)):
-        reaching = trace.depends_on[t + 1]
-        if cuts[t] not in reaching:
+    for t in range(len(cuts) + 1):
+        if t in trace.troubles:
+            raise CutError(trace.troubles[t])
+        if t == len(cuts):
+            break
+        reaching = trace.reaching[t + 1]
+        if cuts[t] not in reaching and t + 1 not in trace.troubles:
             raise CutError(
                 f"cut {cuts[t]!r} has no influence on {places[t + 1]} that a gradient can follow "
                 "(found none; expected a differentiable path). The two lie in parallel branches, "
                 "or something between them detaches. Leave one of them out."
             )
         if not allow_bypass and (earlier := [name for name in reaching if name != cuts[t]]):
-            raise CutError(_bypass_message(cuts[t], places[t + 1], earlier[0]))
+            source = earlier[0] if earlier[0] == _START else repr(earlier[0])
+            raise CutError(
+                f"cut {cuts[t]!r} is bypassed: {places[t + 1]} still depends on {source} past it "
+                "(a skip connection around the cut). Cut at a block boundary, or pass "
+                "allow_bypass=True."
+            )
     return Findings(tuple(trace.shapes), trace.changed_in_place)
 
 
-def check_not_compiled(model: nn.Module) -> None:
-    """Hooks added after torch.compile never fire."""
-    for name, module in model.named_modules():
-        compiled = getattr(module, "_compiled_call_impl", None) is not None
-        if compiled or type(module).__name__ in {"OptimizedModule", "RecursiveScriptModule"}:
-            where = f"submodule {name!r}" if name else "the model"
-            raise CutError(
-                f"{where} is already compiled ({type(module).__name__}), and hooks added now would "
-                "never fire. Expected the plain nn.Module: control it first, or pass the module "
-                "that was compiled (`compiled._orig_mod`)."
-            )
-
-
-def _bypass_message(bypassed: str, later: str, earlier: str) -> str:
-    source = earlier if earlier == _START else repr(earlier)
-    return (
-        f"cut {bypassed!r} is bypassed: {later} still depends on {source} past it (a skip "
-        "connection around the cut). Cut at a block boundary, or pass allow_bypass=True."
-    )
-
-
 def trace_dependence(dynamics: Dynamics, x: Tensor) -> Trace:
-    """Sever the graph at each cut and ask which severed states reach the next cut."""
+    """Sever the graph at each cut and ask which severed states reach the next cut, and how."""
+    trace = Trace()
     leaves: list[tuple[str, Tensor]] = []
-    states: list[tuple[str, Tensor, int]] = []
-    shapes: list[tuple[int, ...]] = []
-    depends_on: list[list[str]] = []
-    same: list[bool] = []
+    passed_on: list[tuple[str, Tensor, int]] = []
 
-    def reaching(value: Tensor) -> list[str]:
-        if not value.requires_grad:
-            return []
+    def examine(value: Tensor) -> bool:
+        """Note what reaches the value; whether its first sample depends on other samples."""
+        if not leaves or not value.requires_grad:
+            trace.reaching.append([])
+            return False
+        with torch.enable_grad():
+            whole, first = value.sum(), value[0].sum()
         grads = torch.autograd.grad(
-            value.sum(), [leaf for _, leaf in leaves], allow_unused=True, retain_graph=True
+            whole, [leaf for _, leaf in leaves], allow_unused=True, retain_graph=True
         )
-        return [name for (name, _), grad in zip(leaves, grads, strict=True) if grad is not None]
+        trace.reaching.append(
+            [name for (name, _), g in zip(leaves, grads, strict=True) if g is not None]
+        )
+        if not first.requires_grad:
+            return False
+        (g,) = torch.autograd.grad(first, leaves[-1][1], allow_unused=True, retain_graph=True)
+        return g is not None and bool(g[1:].any())
 
-    def sever(t: int, state: Tensor) -> Tensor:
-        name = dynamics.cuts[t]
-        if not state.is_floating_point() or state.dim() < 2:
-            raise CutError(
-                f"the state at cut {name!r} is {state.dtype} of shape {tuple(state.shape)}; "
-                "expected floating point of shape (batch, ...). "
-                + ("Convert images to float: x.float() / 255." if name == INPUT else "Cut later.")
-            )
-        shapes.append(tuple(state.shape[1:]))
-        depends_on.append(reaching(state))
-        _, before, version = states[-1] if states else (name, None, 0)
-        same.append(state is before and state._version == version)
+    def keep(name: str, state: Tensor) -> Tensor:
+        """Start a new piece of graph at the state."""
         leaf = state.detach().requires_grad_()
         leaves.append((name, leaf))
         severed = leaf.clone()
-        states.append((name, severed, severed._version))
+        passed_on.append((name, severed, severed._version))
         return severed
+
+    def sever(t: int, state: Tensor) -> Tensor:
+        name = dynamics.cuts[t]
+        trace.shapes.append(tuple(state.shape[1:]))
+        trouble = _not_a_batch(name, state, len(x))
+        mixed = examine(state)
+        trouble = trouble or (_mixed(f"the state at cut {name!r}") if mixed else None)
+        trace.repeats.append(bool(passed_on) and _is_same(state, *passed_on[-1][1:]))
+        if trouble is not None:
+            trace.troubles[t] = trouble
+        return keep(name, state) if state.is_floating_point() else state
 
     with torch.inference_mode(False), torch.enable_grad():
         start = x.detach().clone()
-        if start.is_floating_point() and dynamics.cuts[0] != INPUT:
-            start.requires_grad_()
-            leaves.append((_START, start))
-            start = start.clone()
+        if dynamics.cuts[0] != INPUT:
+            if start.is_floating_point():
+                start = keep(_START, start)
+            else:
+                passed_on.append((_START, start, start._version))
         logits = dynamics.rollout(start, sever)
-        depends_on.append(reaching(logits))
-    changed = tuple(name for name, state, version in states if state._version != version)
-    return Trace(shapes, depends_on, same, changed)
+        if examine(logits):
+            trace.troubles[dynamics.T] = _mixed("the model's output")
+    trace.changed_in_place = tuple(
+        INPUT if name == _START else name
+        for name, state, version in passed_on
+        if state._version != version
+    )
+    return trace
+
+
+def _not_a_batch(name: str, state: Tensor, n: int) -> str | None:
+    if not state.is_floating_point() or state.dim() < 2:
+        remedy = "Convert images to float: x.float() / 255." if name == INPUT else "Cut later."
+        return (
+            f"the state at cut {name!r} is {state.dtype} of shape {tuple(state.shape)}; expected "
+            f"floating point of shape (batch, ...). {remedy}"
+        )
+    if len(state) != n:
+        return (
+            f"the state at cut {name!r} has shape {tuple(state.shape)} for a batch of {n}; "
+            "expected the batch as first axis (found a sequence-first or merged one). Cut where "
+            "the batch comes first, for instance by batch_first=True."
+        )
+    return None
+
+
+def _mixed(what: str) -> str:
+    return (
+        f"{what} for one sample depends on the other samples of the batch; expected each sample by "
+        "itself. The batch may not be the first axis there, or a normalisation uses batch "
+        "statistics."
+    )
+
+
+def _is_same(state: Tensor, before: Tensor, version: int) -> bool:
+    """The same numbers as the state passed on before, perhaps in another shape."""
+    return (
+        state.numel() == before.numel()
+        and state.data_ptr() == before.data_ptr()
+        and before._version == version
+    )

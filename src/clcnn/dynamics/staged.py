@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor, nn
 
-from clcnn.dynamics.base import INPUT, Dynamics
+from clcnn.dynamics.base import INPUT, Dynamics, check_logits, describe
+from clcnn.dynamics.probe import probe
 from clcnn.errors import CutError
 from clcnn.types import Steer
 
@@ -20,7 +21,8 @@ class _Chain(nn.Module):
         super().__init__()
         self.stages = tuple(stages)
         self.registered = nn.ModuleList(s for s in stages if isinstance(s, nn.Module))
-        self.train(any(module.training for module in self.registered))
+        # The mode is the stages' own affair: .eval() here would change the user's modules.
+        self.training = self.registered.training = False
 
     def forward(self, x: Tensor) -> Tensor:
         for stage in self.stages:
@@ -40,14 +42,20 @@ class StagedDynamics(Dynamics):
     ) -> None:
         if isinstance(stages, nn.Sequential) and names is None:
             names = [INPUT, *[name for name, _ in stages.named_children()][1:]]
-        listed: list[Stage] = list(stages)
+        listed: list[Stage] = list(stages) if isinstance(stages, Iterable) else []
+        odd = [stage for stage in listed if not callable(stage)]
+        if odd:
+            raise CutError(f"a stage is {describe(odd[0])}; expected modules or callables.")
         if not listed:
-            raise CutError("no stage was given; expected at least one callable.")
+            raise CutError(
+                "no stage was given; expected a list of modules or callables, or an nn.Sequential."
+            )
         if names is None:
             names = [INPUT, *(f"stage{t}" for t in range(1, len(listed)))]
         if len(names) != len(listed) or len(set(names)) != len(names):
             raise CutError(
-                f"found {len(names)} names for {len(listed)} stages; expected a distinct name each."
+                f"found the names {', '.join(names)} for {len(listed)} stages; expected a distinct "
+                "name for each."
             )
         self.model: nn.Module = stages if isinstance(stages, nn.Sequential) else _Chain(listed)
         self.stages = listed
@@ -55,30 +63,27 @@ class StagedDynamics(Dynamics):
 
     def rollout(self, x0: Tensor, steer: Steer) -> Tensor:
         """x_0 -> f_{T-1}(z_{T-1})."""
-        return self.stages[-1](self._to_last_cut(x0, steer))
+        return check_logits(self.stages[-1](self._to_last_cut(x0, steer)))
 
     def sweep(self, x0: Tensor, steer: Steer) -> None:
         """As `rollout` without the last stage."""
         self._to_last_cut(x0, steer)
 
     def inspect(self, x: Tensor) -> tuple[tuple[int, ...], ...]:
-        """The shape of one state at each cut."""
-        self.check_mode()
-        shapes: list[tuple[int, ...]] = []
-
-        def note(t: int, state: Tensor) -> Tensor:
-            if not isinstance(state, Tensor) or state.dim() < 2:
-                raise CutError(
-                    f"the input of stage {self.cuts[t]!r} is {type(state).__name__}; expected a "
-                    "tensor of shape (batch, ...)."
-                )
-            shapes.append(tuple(state.shape[1:]))
-            return state
-
-        self.rollout(x, note)
-        return tuple(shapes)
+        """Probe the stages on x: tensors with the batch first, a gradient through each."""
+        findings = probe(self, x)
+        self.copied = frozenset(findings.changed_in_place)
+        return findings.shapes
 
     def _to_last_cut(self, x: Tensor, steer: Steer) -> Tensor:
         for t, stage in enumerate(self.stages[:-1]):
-            x = stage(steer(t, x))
-        return steer(self.T - 1, x)
+            x = stage(self._steered(t, x, steer))
+        return self._steered(self.T - 1, x, steer)
+
+    def _steered(self, t: int, x: Tensor, steer: Steer) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise CutError(
+                f"the input of stage {self.cuts[t]!r} is {describe(x)}; expected one tensor."
+            )
+        z = steer(t, x)
+        return z.clone() if self.cuts[t] in self.copied else z

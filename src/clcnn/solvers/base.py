@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clcnn.checks import require_finite
 from clcnn.dynamics.base import Dynamics
-from clcnn.objective import Objective
+from clcnn.objective import Objective, total_cost
 from clcnn.solvers.problem import Evaluation, Policy, Problem, grad_mode
 from clcnn.types import Solution, Status
 
@@ -32,7 +32,7 @@ class Solver(ABC):
             return _none_of(self.solve(dynamics, objective, _one_blank_sample(x0)))
         require_finite(x0)
         dynamics.check_mode()
-        with grad_mode(unroll):
+        with grad_mode(unroll), torch.autocast(x0.device.type, enabled=False):
             if not unroll:
                 x0 = x0.detach()
             if x0.is_inference():
@@ -66,12 +66,13 @@ class FeedbackSolver(Solver):
 def solution_from(done: Evaluation, status: Tensor, steps: Tensor) -> Solution:
     """A `Solution` from one full pass."""
     assert done.logits is not None
-    return Solution(done.u, done.J_t.sum(1), done.J_t, status, steps, done.logits)
+    return Solution(done.u, total_cost(done.J_t.unbind(1)), done.J_t, status, steps, done.logits)
 
 
 def without_nonfinite(solution: Solution, problem: Problem) -> Solution:
     """Samples whose J or logits are not finite go back to no control, and their status says so."""
-    broken = ~(solution.J.isfinite() & solution.logits.flatten(1).isfinite().all(1))
+    logits = solution.logits.reshape(len(solution.J), -1)
+    broken = ~(solution.J.isfinite() & logits.isfinite().all(1))
     if not broken.any():
         return solution
     index = broken.nonzero().squeeze(1)

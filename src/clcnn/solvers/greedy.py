@@ -20,13 +20,14 @@ class Greedy(FeedbackSolver):
 
     Each cut for itself, blind to what follows: the layer-wise projection of the paper. c is the
     paper's regularisation; left out, it is R / w of the objective. Exact for linear embeddings
-    (a diagonal R included); one damped projection step for others.
+    (a diagonal R included); one damped projection step for others. What is best at one layer may
+    raise the loss of later ones, so J may end above the uncontrolled J.
     """
 
     c: float | None = None
 
     def __post_init__(self) -> None:
-        if self.c is not None and not self.c >= 0:
+        if self.c is not None and not (isinstance(self.c, (int, float)) and self.c >= 0):
             raise SolveError(f"found c={self.c!r}; expected a number of at least 0, or None for R.")
 
     def policy(self, problem: Problem) -> Policy:
@@ -42,7 +43,7 @@ class Greedy(FeedbackSolver):
                 embedding = objective.embeddings[t]
                 if isinstance(embedding, LinearEmbedding):
                     return _diagonal_minimiser(embedding.V, residual, w, R)
-                return residual * (w / (w + R))
+                return residual * (w / (w + R.to(residual)))
             return residual * (w / (w + R)) if R else residual
 
         return pi
@@ -65,16 +66,17 @@ class Reactive(Greedy):
 
 
 def _diagonal_minimiser(V: Tensor, residual: Tensor, w: float, R: Tensor) -> Tensor:
-    """u with (w Q + R) u = w (E(x) - x), Q = I - V V', by Woodbury: no d x d matrix.
+    """u with (w Q + R) u = w r, Q = I - V V', r = E(x) - x, by Woodbury: no d x d matrix.
 
-    (D - w V V')^-1 = D^-1 + D^-1 V (I/w - V' D^-1 V)^-1 V' D^-1 with D = w I + R. Where R is zero
-    the small matrix may be singular; its pseudo-inverse then leaves the free directions alone.
+    (D - w V V')^-1 = D^-1 + D^-1 V S^+ V' D^-1 with D = w I + R, S = I/w - V' D^-1 V. As V'V = I
+    and V'r = 0, S = V' diag(R / (w D)) V and V' D^-1 w r = -V' diag(R / D) r: written so, nothing
+    cancels, and S is exactly 0 where R is.
     """
     rows = residual.flatten(1)  # (batch, d)
-    inverse = 1.0 / (w + R.flatten())  # (d,)
-    scaled = inverse.unsqueeze(1) * V  # D^-1 V: (d, r)
-    small = torch.eye(V.shape[1], dtype=V.dtype, device=V.device) / w - V.T @ scaled
-    b = w * inverse * rows
-    correction = (b @ V) @ torch.linalg.pinv(small, hermitian=True) @ scaled.T
-    u: Tensor = (b + correction).view_as(residual)
+    R = R.flatten().to(rows)
+    D = w + R
+    S = V.T @ ((R / (w * D)).unsqueeze(1) * V)  # (r, r)
+    b = -(rows * (R / D)) @ V  # (batch, r)
+    correction = b @ torch.linalg.pinv(S, hermitian=True) @ (V / D.unsqueeze(1)).T
+    u: Tensor = (rows * (w / D) + correction).view_as(residual)
     return u

@@ -92,7 +92,8 @@ class IterativeSolver(Solver):
     start: Literal["zero", "greedy"] = "zero"
 
     def __post_init__(self) -> None:
-        check(self.iterations >= 0, "iterations", self.iterations, "at least 0")
+        whole = isinstance(self.iterations, int) and self.iterations >= 0
+        check(whole, "iterations", self.iterations, "to be a whole number of at least 0")
         check(self.lr > 0, "lr", self.lr, "above 0")
         check(self.tolerance >= 0, "tolerance", self.tolerance, "at least 0")
         check(self.start in ("zero", "greedy"), "start", self.start, "'zero' or 'greedy'")
@@ -140,7 +141,7 @@ class IterativeSolver(Solver):
             u, memory = self.step(problem, k, at, g, memory)
             samples = replace(samples, steps=samples.steps + 1)
         last_step = 0 if u is None else self.iterations + first_step
-        return _finish(whole, problem, left, samples, u, last_step)
+        return _finish(whole, problem, left, samples, u, last_step, self.tolerance)
 
 
 def _finish(
@@ -150,6 +151,7 @@ def _finish(
     samples: Samples | None,
     u: Controls | None,
     last_step: int,
+    tolerance: float,
 ) -> Solution:
     """Score the last iterate with its logits; replay only samples whose best is older."""
     groups: list[tuple[Samples, Tensor]] = []
@@ -157,7 +159,8 @@ def _finish(
         last = problem.evaluate(_replay(u), with_logits=True)
         samples = _fresh(last) if samples is None else samples.improved_by(last, last_step)
         broken = ~last.J_t.isfinite().all(1)
-        samples = replace(samples, status=samples.status.masked_fill(broken, Status.NONFINITE))
+        status = samples.status.masked_fill(samples.best_J <= tolerance, Status.TOLERANCE)
+        samples = replace(samples, status=status.masked_fill(broken, Status.NONFINITE))
         is_last = samples.best_step == last_step
         here = _places(is_last)
         assert last.logits is not None

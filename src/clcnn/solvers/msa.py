@@ -29,7 +29,8 @@ class MSA(IterativeSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self.inner >= 1, "inner", self.inner, "at least 1")
+        whole = isinstance(self.inner, int) and self.inner >= 1
+        check(whole, "inner", self.inner, "to be a whole number of at least 1")
         check(0 < self.damping <= 1, "damping", self.damping, "in (0, 1]")
 
     def update(self, t: int, k: int, u: Tensor, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
@@ -50,5 +51,12 @@ class MSA(IterativeSolver):
                 self.update(t, i, v_t, -a_t, ())[0]
                 for t, (v_t, a_t) in enumerate(zip(v, ascent, strict=True))
             )
-        u = tuple(torch.lerp(u_t, v_t, self.damping) for u_t, v_t in zip(at.u, v, strict=True))
+        u = tuple(
+            torch.lerp(u_t, v_t, self.damping_at(t))
+            for t, (u_t, v_t) in enumerate(zip(at.u, v, strict=True))
+        )
         return u, list(memory)
+
+    def damping_at(self, t: int) -> float:
+        """The damping of cut t."""
+        return self.damping

@@ -12,10 +12,11 @@ from clcnn.errors import SolveError
 from clcnn.solvers.base import FeedbackSolver, Solver
 from clcnn.solvers.greedy import Greedy
 from clcnn.solvers.loop import IterativeSolver, Memory
+from clcnn.solvers.msa import MSA
 from clcnn.solvers.pmp import PMP
 from clcnn.solvers.problem import Policy, Problem
 
-_SHARED = ("iterations", "tolerance", "start")
+_LOOP = ("iterations", "tolerance", "start")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,21 @@ class IterativePerCut(IterativeSolver):
     def update(self, t: int, k: int, u: Tensor, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The update of cut t's own solver."""
         return self.solvers[t].update(t, k, u, g, memory)
+
+
+@dataclass(frozen=True)
+class MSAPerCut(MSA):
+    """v_t and its damping by solvers[t], the co-states held for all cuts at once."""
+
+    solvers: tuple[MSA, ...] = ()
+
+    def update(self, t: int, k: int, u: Tensor, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The inner step of cut t's own solver."""
+        return self.solvers[t].update(t, k, u, g, memory)
+
+    def damping_at(self, t: int) -> float:
+        """The damping of cut t's own solver."""
+        return self.solvers[t].damping
 
 
 @dataclass(frozen=True)
@@ -52,19 +68,26 @@ def combine(solvers: Mapping[str, Solver], cuts: Sequence[str]) -> Solver:
         return ordered[0]
     pmps = tuple(solver for solver in ordered if isinstance(solver, PMP))
     if len(pmps) == len(ordered):
-        shared: dict[str, Any] = {name: getattr(pmps[0], name) for name in _SHARED}
-        for name in _SHARED:
-            if any(getattr(solver, name) != shared[name] for solver in pmps):
-                raise SolveError(
-                    f"the cuts' solvers differ in {name}; expected the same {name} at all cuts, as "
-                    "one loop runs them. lr and method may differ."
-                )
-        return IterativePerCut(**shared, solvers=pmps)
+        return IterativePerCut(**_shared(pmps, _LOOP), solvers=pmps)
+    msas = tuple(solver for solver in ordered if isinstance(solver, MSA))
+    if len(msas) == len(ordered):
+        return MSAPerCut(**_shared(msas, (*_LOOP, "inner")), solvers=msas)
     greedy = tuple(solver for solver in ordered if isinstance(solver, Greedy))
     if len(greedy) == len(ordered):
         return FeedbackPerCut(solvers=greedy)
     kinds = ", ".join(sorted({type(solver).__name__ for solver in ordered}))
     raise SolveError(
-        f"found solvers of kinds {kinds} at different cuts; expected PMP at all or Greedy at "
-        "all. Pass one solver for all cuts instead."
+        f"found solvers of kinds {kinds} at different cuts; expected one kind at all (PMP, MSA, or "
+        "Greedy and Reactive), as one loop runs them. Pass one solver for all cuts instead."
     )
+
+
+def _shared(solvers: Sequence[IterativeSolver], names: Sequence[str]) -> dict[str, Any]:
+    """The settings that one loop has only once; they must agree."""
+    for name in names:
+        if any(getattr(solver, name) != getattr(solvers[0], name) for solver in solvers):
+            raise SolveError(
+                f"the cuts' solvers differ in {name}; expected the same {name} at all cuts, as "
+                "one loop runs them. lr and method may differ."
+            )
+    return {name: getattr(solvers[0], name) for name in names}

@@ -43,13 +43,14 @@ class PMP(IterativeSolver):
         m = torch.lerp(m, g, 1 - self.beta1)
         v = torch.addcmul(self.beta2 * v, g, g, value=1 - self.beta2)
         corrected = v / (1 - self.beta2 ** (k + 1))
+        eps = max(self.eps, torch.finfo(u.dtype).tiny)  # 1e-8 is zero in half precision
         step_size = self.lr / (1 - self.beta1 ** (k + 1))
         if not v.requires_grad:
-            moved = torch.addcdiv(u, m, corrected.sqrt_().add_(self.eps), value=-step_size)
+            moved = torch.addcdiv(u, m, corrected.sqrt_().add_(eps), value=-step_size)
             return moved, (m, v)
         # Unrolled: where no gradient was ever seen the step is 0, but its derivative would be
         # 1/eps, and sqrt's inf; such coordinates (dead units) are taken as constants.
         unseen = v == 0
         root = corrected.masked_fill(unseen, 1.0).sqrt()
-        moved = torch.addcdiv(u, m.masked_fill(unseen, 0.0), root + self.eps, value=-step_size)
+        moved = torch.addcdiv(u, m.masked_fill(unseen, 0.0), root + eps, value=-step_size)
         return moved, (m, v)

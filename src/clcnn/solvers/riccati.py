@@ -32,8 +32,9 @@ class Riccati(FeedbackSolver):
     h_t = -w C'e - A'(P_{t+1} b + s_{t+1}):
     u_t = (M_t + R_t)^-1 (h_t - M_t x_t), P_t = R - R (M + R)^-1 R, s_t = -R (M + R)^-1 h.
 
-    The matrices are read off the stages, so states must be small (``max_features``); a stage or
-    embedding that is not affine is refused.
+    The matrices are read off the stages at every call, so states must be small
+    (``max_features``). A stage or embedding that is not affine is refused, at random points and
+    along the trajectory of every sample.
     """
 
     max_features: int = 4096
@@ -43,6 +44,7 @@ class Riccati(FeedbackSolver):
         objective = problem.objective
         stages = read_affine(problem.dynamics, objective, problem.x0, self.max_features)
         gains: list[tuple[Tensor, Tensor]] = []
+        rounding = torch.finfo(problem.x0.dtype).eps  # the matrices were read in this precision
         P: Tensor | None = None
         s: Tensor | None = None
         for t in reversed(range(problem.dynamics.T)):
@@ -53,16 +55,24 @@ class Riccati(FeedbackSolver):
             if stage.A is not None and stage.b is not None and P is not None and s is not None:
                 M = M + stage.A.T @ P @ stage.A
                 h = h - stage.A.T @ (P @ stage.b + s)
-            inverse = torch.linalg.pinv(M + R, hermitian=True)
+            inverse = torch.linalg.pinv(M + R, rtol=rounding * len(M), hermitian=True)
             gains.append((-inverse @ M, inverse @ h))
             P = R - R @ inverse @ R
             s = -R @ inverse @ h
         gains.reverse()
 
+        expected: list[Tensor] = []
+
         def pi(t: int, x: Tensor) -> Tensor:
             G, g = gains[t]
             rows = x.flatten(1).to(G.dtype)
-            return (rows @ G.T + g).to(x.dtype).view_as(x)
+            if t > 0 and not _close(rows.detach(), expected[-1], rounding**0.5):
+                raise _not_affine(_between(problem.dynamics, t - 1))
+            u = rows @ G.T + g
+            A, b = stages[t].A, stages[t].b
+            if A is not None and b is not None:
+                expected.append((rows + u).detach() @ A.T + b)
+            return u.to(x.dtype).view_as(x)
 
         return pi
 
@@ -146,12 +156,20 @@ def _check_affine(
         what = f"the embedding at cut {dynamics.cuts[t]!r}"
         if affine and stage.A is not None and stage.b is not None:
             affine = _close(following[t], z @ stage.A.T + stage.b, slack)
-            what = f"the stage from {dynamics.cuts[t]!r} to {dynamics.cuts[t + 1]!r}"
+            what = _between(dynamics, t)
         if not affine:
-            raise SolveError(
-                f"{what} is not affine; Riccati solves linear-quadratic problems only. Use PMP for "
-                "nonlinear networks and embeddings."
-            )
+            raise _not_affine(what)
+
+
+def _between(dynamics: Dynamics, t: int) -> str:
+    return f"the stage from {dynamics.cuts[t]!r} to {dynamics.cuts[t + 1]!r}"
+
+
+def _not_affine(what: str) -> SolveError:
+    return SolveError(
+        f"{what} is not affine; Riccati solves linear-quadratic problems only. Use PMP for "
+        "nonlinear networks and embeddings."
+    )
 
 
 def _close(found: Tensor, expected: Tensor, slack: float) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from clcnn.errors import CutError
@@ -40,24 +43,35 @@ def values_per_cut(
 
 
 def regularization_per_cut(
-    given: Any, cuts: Sequence[str], shapes: Sequence[tuple[int, ...]] | None, like: Tensor
+    given: Any, cuts: Sequence[str], shapes: Sequence[tuple[int, ...]] | None
 ) -> list[Regularization]:
     """R_t for every cut: numbers stay numbers, diagonals take their state's shape."""
     if isinstance(given, Tensor) and given.dim() == 0:
         given = given.item()
-    if isinstance(given, (int, float)):
+    if isinstance(given, numbers.Real):
         listed: list[Any] = [given] * len(cuts)
     elif isinstance(given, Tensor) and len(cuts) == 1:
         listed = [given]
     else:
-        listed = values_per_cut(given, cuts, "regularization")
+        listed = values_per_cut(_several(given, "regularization"), cuts, "regularization")
     return [
-        _one(R, name, None if shapes is None else shapes[t], like)
+        _one(R, name, None if shapes is None else shapes[t])
         for t, (R, name) in enumerate(zip(listed, cuts, strict=True))
     ]
 
 
-def _one(R: Any, name: str, shape: tuple[int, ...] | None, like: Tensor) -> Regularization:
+def _several(given: Any, what: str) -> Any:
+    if not isinstance(given, (Mapping, Sequence)) or isinstance(given, str):
+        raise CutError(
+            f"found a {type(given).__name__} for {what}; expected a number, or a list or dict with "
+            "one value for each cut."
+        )
+    return given
+
+
+def _one(R: Any, name: str, shape: tuple[int, ...] | None) -> Regularization:
+    if isinstance(R, np.ndarray):
+        R = torch.as_tensor(R)
     if isinstance(R, Tensor) and R.dim() > 0:
         if not (R.isfinite().all() and (R >= 0).all()):
             raise CutError(f"R at cut {name!r} has negative or non-finite entries; expected >= 0.")
@@ -68,7 +82,9 @@ def _one(R: Any, name: str, shape: tuple[int, ...] | None, like: Tensor) -> Regu
                 f"R at cut {name!r} has {R.numel()} entries of shape {tuple(R.shape)}; expected "
                 f"the diagonal in the state's shape {shape}."
             )
-        return R.to(like).view(shape)
+        return R.reshape(shape)
+    if not isinstance(R, (numbers.Real, Tensor)):
+        raise CutError(f"R at cut {name!r} is a {type(R).__name__}; expected a number or a tensor.")
     value = float(R)
     if not (math.isfinite(value) and value >= 0):
         raise CutError(f"found R={value} at cut {name!r}; expected a finite number of at least 0.")
@@ -79,16 +95,16 @@ def weights_per_cut(
     given: Any, cuts: Sequence[str], shapes: Sequence[tuple[int, ...]] | None
 ) -> list[float]:
     """w_t for every cut: 1 for "sum", 1/d_t for "mean"."""
-    if given == "sum":
+    if isinstance(given, str) and given == "sum":
         return [1.0] * len(cuts)
-    if given == "mean":
+    if isinstance(given, str) and given == "mean":
         return [1.0] * len(cuts) if shapes is None else [1.0 / math.prod(s) for s in shapes]
     if isinstance(given, str):
         raise CutError(f"found weights={given!r}; expected 'sum', 'mean', or numbers.")
-    if isinstance(given, (int, float)):
+    if isinstance(given, numbers.Real):
         listed: list[Any] = [given] * len(cuts)
     else:
-        listed = values_per_cut(given, cuts, "weights")
+        listed = values_per_cut(_several(given, "weights"), cuts, "weights")
     weights = [float(w) for w in listed]
     if not all(math.isfinite(w) and w > 0 for w in weights):
         raise CutError(f"found weights {weights}; expected finite numbers above 0.")
