@@ -22,11 +22,11 @@ class Manifold(Attack):
     """x + s(v) delta(v), delta(v) = E(x + v) - E(x), s(v) = min(1, eps / ||delta(v)||).
 
     v climbs the loss by steps along the sign of its gradient, s held constant in the backward
-    pass, from twice the perturbation reached so far brought into the ball: that wears down its
-    peaks, which would make s small. Scaled, not clipped, the perturbation itself stays in the
-    embedding's subspace (linear) or along its image (auto-encoder); only the bound of pixels to
-    [0,1] cuts anything off, and `departure` measures how much that is. ``step_size`` is eps/4 by
-    default. The embedding is used through `project` alone.
+    pass; between steps the peaks of delta, which make s small, are taken off v. Scaled, not
+    clipped, the perturbation itself stays in the embedding's subspace (linear) or along its image
+    (auto-encoder); only the bound of pixels to [0,1] cuts anything off, and `departure` measures
+    how much that is. ``step_size`` is eps/4 by default. The embedding is used through `project`
+    alone.
 
     The attacker knows the model that is given and the embedding of the input.
     """
@@ -62,18 +62,25 @@ class Manifold(Attack):
         for _ in range(self.steps):
             with torch.enable_grad():
                 at = v.detach().requires_grad_()
-                x_adv = self._moved(x, base, at)
-                g = slope_of(loss(model(x_adv), y).sum(), at)
-            v = self.ball.project(2 * (x_adv.detach() - x), self.eps) + step_size * g.sign()
+                delta = self.embedding.project(x + at) - base
+                g = slope_of(loss(model(self._moved(x, delta)), y).sum(), at)
+            v = self._worn_down(v, delta.detach()) + step_size * g.sign()
         with torch.no_grad():
-            return self._moved(x, base, v)
+            return self._moved(x, self.embedding.project(x + v) - base)
 
-    def _moved(self, x: Tensor, base: Tensor, v: Tensor) -> Tensor:
+    def _moved(self, x: Tensor, delta: Tensor) -> Tensor:
         """clamp(x + s delta), with s a constant."""
-        delta = self.embedding.project(x + v) - base
-        with torch.no_grad():
-            s = (self.eps / self.ball.size(delta).clamp_min(_TINY)).clamp_max(1)
-        return (x + s.view(-1, *(1,) * (x.ndim - 1)) * delta).clamp(0, 1)
+        return (x + self._factor(delta.detach(), self.eps) * delta).clamp(0, 1)
+
+    def _worn_down(self, v: Tensor, delta: Tensor) -> Tensor:
+        """a v without the peaks of a delta beyond eps, a = min(1, 2 eps / ||delta||)."""
+        a = self._factor(delta, 2 * self.eps)
+        return a * v - (a * delta - self.ball.project(a * delta, self.eps))
+
+    def _factor(self, delta: Tensor, eps: float) -> Tensor:
+        """min(1, eps / ||delta||) per sample, ready to be multiplied with it."""
+        s = (eps / self.ball.size(delta).clamp_min(_TINY)).clamp_max(1)
+        return s.view(-1, *(1,) * (delta.ndim - 1))
 
 
 @torch.no_grad()
