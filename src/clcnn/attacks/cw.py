@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clcnn.attacks.base import Attack, Model, is_correct
+from clcnn.attacks.base import Attack, Model
 from clcnn.attacks.gradient import slope_of
 from clcnn.attacks.losses import margin
 from clcnn.errors import DataError
@@ -68,9 +68,12 @@ class CW(Attack):
         while len(left):
             start, labels = x[left], y[left]
             w, x_adv, found, broke_out = self._round(model, w, start, labels, tau, const)
-            x_adv[~found] = self.constrain(x_adv[~found], start[~found])
+            far = ~found
+            if far.any():
+                x_adv[far] = self.constrain(x_adv[far], start[far])
+                with torch.no_grad():
+                    found[far] = margin(model(x_adv[far]), labels[far]) > self.confidence
             result[left] = x_adv
-            found[~found] = ~is_correct(model, x_adv[~found], labels[~found])
             tau = torch.where(broke_out, tau * self.decrease_factor, tau)
             const = torch.where(broke_out, const, const * self.const_factor)
             stay = ~found & (const < self.largest_const) & (tau > _LEAST_TAU * self.eps)

@@ -1,0 +1,117 @@
+"""Adaptive accuracy is never above oblivious accuracy, sample by sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from conftest import Victim  # type: ignore[attr-defined]
+from torch import Tensor
+
+from clcnn import ControlledModule
+from clcnn.attacks import (
+    CW,
+    FGSM,
+    PGD,
+    Attack,
+    Noise,
+    Stealth,
+    StraightThrough,
+    Transfer,
+    WorstCase,
+)
+from clcnn.attacks.base import Model
+from clcnn.errors import DataError
+
+EPS = 0.1
+
+
+def right(model: Model, x: Tensor, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(x).argmax(1) == y
+
+
+@pytest.mark.parametrize(
+    "oblivious",
+    [
+        PGD(EPS),
+        PGD(EPS, random_start=True, seed=7),
+        FGSM(EPS),
+        CW(EPS, initial_const=0.1, max_iter=5),
+        Noise(EPS),
+    ],
+    ids=lambda attack: attack.label,
+)
+def test_never_above_oblivious(oblivious: Attack, victim: Victim, robust: ControlledModule) -> None:
+    x, y = victim.x[:150], victim.y[:150]
+    known = oblivious(victim.network, x, y)
+    withstands = right(robust, known, y)
+    weak = WorstCase([StraightThrough(FGSM(EPS))])
+    worst = weak.strongest(robust, x, y, known=[known])
+    assert not (worst.robust & ~withstands).any()
+    assert not (worst.robust & ~right(robust, x, y)).any()
+    assert torch.equal(right(robust, worst.x_adv, y), worst.robust)
+    assert worst.accuracy == pytest.approx(float(worst.robust.float().mean()))
+    used = torch.tensor([name == "known 0" for name in worst.by])
+    assert torch.equal(worst.x_adv[used], known[used])
+    assert used.any() or oblivious.label == "Noise"
+
+
+def test_pgd_on_the_plain_network_is_always_among_them(
+    victim: Victim, robust: ControlledModule
+) -> None:
+    x, y = victim.x[:150], victim.y[:150]
+    worst = WorstCase([Noise(EPS)]).strongest(robust, x, y)
+    alone = Transfer(PGD(EPS))(robust, x, y)
+    assert not (worst.robust & ~right(robust, alone, y)).any()
+    assert "Transfer(PGD)" in worst.by
+    chosen = WorstCase([Noise(EPS), Transfer(FGSM(EPS))]).strongest(robust, x, y)
+    assert "Transfer(PGD)" not in chosen.by
+    assert "Transfer(FGSM)" in chosen.by
+    plain = WorstCase([Noise(EPS)]).strongest(victim.network, x, y)  # nothing to transfer from
+    assert set(plain.by) <= {None, "clean", "Noise"}
+
+
+@dataclass(frozen=True)
+class Never(Attack):
+    """An attack that must not be asked about what others broke."""
+
+    def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        raise AssertionError("nothing was left")
+
+
+def test_each_sample_is_named_by_its_first_success(
+    victim: Victim, robust: ControlledModule
+) -> None:
+    x, y = victim.x[:100], victim.y[:100]
+    clean = right(robust, x, y)
+    first, second = StraightThrough(FGSM(EPS)), Stealth(EPS, steps=10)
+    worst = WorstCase([Transfer(FGSM(EPS)), first, second])
+    done = worst.strongest(robust, x, y)
+    left = clean.clone()
+    for attack in worst.attacks:
+        gone = left & ~right(robust, attack(robust, x, y), y)
+        assert all(done.by[i] == attack.label for i in gone.nonzero().squeeze(1).tolist())
+        left &= ~gone
+    assert torch.equal(done.robust, left)
+    assert [name for name, fine in zip(done.by, clean, strict=True) if not fine] == (
+        ["clean"] * int((~clean).sum())
+    )
+    assert torch.equal(done.x_adv[~clean], x[~clean])
+    assert torch.equal(worst(robust, x, y), done.x_adv)
+    gone = WorstCase([PGD(1.0), Never(1.0)]).strongest(victim.network, x[:20], y[:20])
+    assert not gone.robust.any()
+
+
+def test_known_examples_are_checked(victim: Victim, robust: ControlledModule) -> None:
+    x, y = victim.x[:10], victim.y[:10]
+    worst = WorstCase([StraightThrough(FGSM(EPS))])
+    with pytest.raises(DataError, match=r"10 of the 10 images in known\[1\] are further than eps"):
+        worst.strongest(robust, x, y, known=[x, (x + 2 * EPS).clamp(0, 1)])
+    with pytest.raises(DataError, match=r"known\[0\] has shape \(9, 1, 28, 28\)"):
+        worst.strongest(robust, x, y, known=[x[:9]])
+    with pytest.raises(DataError, match="expected int64"):
+        worst.strongest(robust, x, y.int())
+    nothing = worst.strongest(robust, x[:0], y[:0])
+    assert nothing.x_adv.shape == (0, 1, 28, 28)
