@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import Victim  # type: ignore[attr-defined]
 from torch import Tensor, nn
+from victims import Victim
 
 from clcnn.attacks import CW
 

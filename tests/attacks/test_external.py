@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 import torch
-from conftest import Victim  # type: ignore[attr-defined]
 from torch import Tensor, nn
+from victims import Victim
 
 import clcnn
 from clcnn import ControlledModule

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import Victim  # type: ignore[attr-defined]
 from torch import Tensor
+from victims import Victim
 
 from clcnn import ControlledModule
 from clcnn.attacks import EvaluationWarning, flags

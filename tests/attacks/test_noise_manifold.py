@@ -7,8 +7,8 @@ from typing import Self
 
 import pytest
 import torch
-from conftest import Victim  # type: ignore[attr-defined]
 from torch import Tensor, nn
+from victims import Victim
 
 import clcnn
 from clcnn.attacks import FGSM, PGD, Manifold, Noise, departure

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Victim  # type: ignore[attr-defined]
 from torch import Tensor, nn
+from victims import Victim
 
 from clcnn import ControlledModule
 from clcnn.attacks import FGSM, PGD, Attack

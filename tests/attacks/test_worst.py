@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from conftest import Victim  # type: ignore[attr-defined]
 from torch import Tensor
+from victims import Victim
 
 from clcnn import ControlledModule
 from clcnn.attacks import (
