@@ -65,8 +65,8 @@ class Unrolled(Seeing):
     """Differentiate through every iteration of the solver.
 
     The attacker knows the network, all embeddings and the solver, and has the true gradient of
-    what it computes. Memory grows with iterations times ``batch_size``: lower the inner attack's
-    ``batch_size`` when it does not fit.
+    what it computes. The backward pass runs each iteration again instead of keeping its graph, so
+    memory hardly grows with the iterations, while time does.
     """
 
     def view(self, model: Model) -> Model:

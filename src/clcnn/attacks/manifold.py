@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from clcnn.attacks.base import Attack, Model
+from clcnn.attacks.base import Attack, Model, is_correct
 from clcnn.attacks.gradient import slope_of
 from clcnn.attacks.losses import loss_called
 from clcnn.attacks.norms import L2
@@ -25,8 +25,8 @@ class Manifold(Attack):
     pass; between steps the peaks of delta, which make s small, are taken off v. Scaled, not
     clipped, the perturbation itself stays in the embedding's subspace (linear) or along its image
     (auto-encoder); only the bound of pixels to [0,1] cuts anything off, and `departure` measures
-    how much that is. ``step_size`` is eps/4 by default. The embedding is used through `project`
-    alone.
+    how much that is. The last iterate that fools the model is kept, the last one where none does.
+    ``step_size`` is eps/4 by default. The embedding is used through `project` alone.
 
     The attacker knows the model that is given and the embedding of the input.
     """
@@ -59,14 +59,23 @@ class Manifold(Attack):
         v = torch.zeros_like(x)
         if self.random_start:
             v = self.eps * self.ball.sample(x, generator)
+        fooling = x.clone()
+        found = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         for _ in range(self.steps):
             with torch.enable_grad():
                 at = v.detach().requires_grad_()
                 delta = self.embedding.project(x + at) - base
-                g = slope_of(loss(model(self._moved(x, delta)), y).sum(), at)
+                x_adv = self._moved(x, delta)
+                z = model(x_adv)
+                g = slope_of(loss(z, y).sum(), at)
+            fooled = z.argmax(1) != y
+            fooling[fooled], found = x_adv.detach()[fooled], found | fooled
             v = self._worn_down(v, delta.detach()) + step_size * g.sign()
         with torch.no_grad():
-            return self._moved(x, self.embedding.project(x + v) - base)
+            last = self._moved(x, self.embedding.project(x + v) - base)
+        lost = found & is_correct(model, last, y)
+        last[lost] = fooling[lost]
+        return last
 
     def _moved(self, x: Tensor, delta: Tensor) -> Tensor:
         """clamp(x + s delta), with s a constant."""
