@@ -136,6 +136,7 @@ def test_train_passes_on_what_it_is_told(
         epochs=2,
         lr=0.1,
         steps=5,
+        eps_start=12.0,
         random_start=False,
         seed=4,
         weight_decay=0.001,

@@ -170,6 +170,9 @@ def train(
     eps: Annotated[
         float | None, typer.Option(help="Radius in 1/255 [default: 4 for fgsm, 8 for pgd].")
     ] = None,
+    eps_start: Annotated[
+        float | None, typer.Option(help="Begin with this radius; move to eps by half time.")
+    ] = None,
     step_size: Annotated[
         float | None, typer.Option(help="A step of pgd in 1/255 [default: 2].")
     ] = None,
@@ -216,6 +219,7 @@ def train(
         seed=seed,
         clean_weight=clean_weight,
         eps=eps,
+        eps_start=eps_start,
         step_size=step_size,
         steps=steps,
         random_start=random_start,

@@ -104,6 +104,15 @@ def test_attacks_of_the_paper() -> None:
         attack_for(Settings("resnet20", "cifar10"))
 
 
+def test_the_radius_moves_by_half_time() -> None:
+    settings = Settings("resnet20", "cifar10", "fgsm", epochs=8, eps=4, eps_start=16)
+    radii = [attack_for(settings, epoch).eps * 255 for epoch in range(8)]
+    assert radii == pytest.approx([16, 13, 10, 7, 4, 4, 4, 4])
+    constant = Settings("resnet20", "cifar10", "fgsm", epochs=8)
+    assert {attack_for(constant, epoch).eps for epoch in range(8)} == {4 / 255}
+    assert "--eps-start 16" in settings.command
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -113,6 +122,7 @@ def test_attacks_of_the_paper() -> None:
         ({"batch_size": 10, "processes": 3}, "multiple of 3"),
         ({"clean_weight": 1.5}, r"in \[0, 1\]"),
         ({"steps": 3}, "no meaning"),
+        ({"eps_start": 3}, "no meaning"),
         ({"method": "fgsm", "steps": 3}, "no meaning"),
     ],
 )

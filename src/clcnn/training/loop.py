@@ -168,7 +168,7 @@ def _epoch(
     count = len(seen) // settings.batch_size * settings.batch_size  # a last small batch is left out
     batches = order[:count].view(-1, settings.batch_size)
     total = settings.epochs * len(batches)
-    method = method_for(settings)
+    method = method_for(settings, epoch)
     began = time.perf_counter()
     loss_sum = torch.zeros((), device=fabric.device)
     correct, withstood = loss_sum.clone(), loss_sum.clone()

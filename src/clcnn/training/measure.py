@@ -95,6 +95,11 @@ def _notes(settings: dict[str, Any], rows: list[Attacked]) -> tuple[str, ...]:
     notes = []
     if settings["started_from"]:
         notes.append(f"Training started from the weights of {settings['started_from']}.")
+    if settings.get("eps_start") is not None:  # absent in older weight files
+        notes.append(
+            f"The radius went from {settings['eps_start']:g}/255 to {settings['eps']:g}/255 in a "
+            "straight line over the first half of the epochs."
+        )
     if settings["method"] == "fgsm":
         pgd = min((row for row in rows if row.attack == "PGD"), key=lambda row: row.accuracy)
         notes.append(

@@ -83,23 +83,24 @@ class Adversarial(Method):
         return Outcome(loss, logits, perturbed)
 
 
-def method_for(settings: Settings) -> Method:
-    """The method that ``settings`` asks for."""
+def method_for(settings: Settings, epoch: int = 0) -> Method:
+    """The method that ``settings`` asks for, as it is in ``epoch``."""
     if settings.method == "standard":
         return Standard()
     if settings.method == "labelsmooth":
         return LabelSmoothing()
-    return Adversarial(attack_for(settings), settings.clean_weight)
+    return Adversarial(attack_for(settings, epoch), settings.clean_weight)
 
 
-def attack_for(settings: Settings) -> Attack:
-    """The attack inside the training."""
-    if settings.eps is None:
+def attack_for(settings: Settings, epoch: int = 0) -> Attack:
+    """The attack inside the training, as it is in ``epoch``."""
+    eps = settings.radius(epoch)
+    if eps is None:
         raise DataError(f"method {settings.method!r} has no attack")
     if settings.step_size is None or settings.steps is None:
-        return FGSM(settings.eps / 255)
+        return FGSM(eps / 255)
     return PGD(
-        settings.eps / 255,
+        eps / 255,
         steps=settings.steps,
         step_size=settings.step_size / 255,
         random_start=bool(settings.random_start),

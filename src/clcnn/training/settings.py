@@ -24,6 +24,7 @@ class Settings:
     """One training; epsilon and step size are in units of 1/255, None where the method has none.
 
     ``clean_weight`` is the paper's lambda: the share of the clean loss in adversarial training.
+    ``eps_start`` is another radius to begin with, moved to ``eps`` over the first half.
     """
 
     network: str
@@ -37,6 +38,7 @@ class Settings:
     seed: int = 0
     clean_weight: float = 0.5
     eps: float | None = None
+    eps_start: float | None = None
     step_size: float | None = None
     steps: int | None = None
     random_start: bool | None = None
@@ -61,11 +63,20 @@ class Settings:
         if not 0 <= self.clean_weight <= 1:
             raise DataError(f"expected clean_weight in [0, 1], got {self.clean_weight}")
         defaults = _ATTACK_DEFAULTS.get(self.method, {})
+        if self.eps_start is not None and not defaults:
+            raise DataError(f"eps_start has no meaning for method {self.method!r}: leave it out")
         for name in ("eps", "step_size", "steps", "random_start"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, defaults.get(name))
             elif name not in defaults:
                 raise DataError(f"{name} has no meaning for method {self.method!r}: leave it out")
+
+    def radius(self, epoch: int) -> float | None:
+        """Epsilon in ``epoch`` (from 0): a straight line from eps_start to eps, then eps."""
+        if self.eps is None or self.eps_start is None:
+            return self.eps
+        progress = min(1.0, epoch / (self.epochs / 2))
+        return self.eps_start + (self.eps - self.eps_start) * progress
 
     @property
     def name(self) -> str:
@@ -112,6 +123,7 @@ _FLAGS = {
     "weight_decay": "weight-decay",
     "clean_weight": "clean-weight",
     "eps": "eps",
+    "eps_start": "eps-start",
     "step_size": "step-size",
     "steps": "steps",
     "random_start": "random-start",
