@@ -1,0 +1,1 @@
+"""The paper's experiments, each a small problem that commands and tests share."""
