@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ import clcnn
 from clcnn import models
 from clcnn.attacks import CW, FGSM, PGD, Attack, Manifold, departure
 from clcnn.data import load, sample
+from clcnn.statistics import wilson
 
 PIXEL = 1 / 255
 
@@ -109,18 +109,9 @@ def left_by_attacks(
 
 def row(name: str, eps: float, right: Tensor) -> dict[str, Any]:
     """One line of the table."""
-    low, high = wilson(int(right.sum()), len(right))
-    accuracy = 100 * float(right.double().mean())
-    return {"attack": name, "eps": eps, "accuracy": accuracy, "low": low, "high": high}
-
-
-def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % interval (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n), in percent."""
-    p = successes / n
-    centre = p + z * z / (2 * n)
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    scale = 100 / (1 + z * z / n)
-    return max(0.0, scale * (centre - half)), min(100.0, scale * (centre + half))
+    share = float(right.double().mean())
+    low, high = (100 * bound for bound in wilson(share, len(right)))
+    return {"attack": name, "eps": eps, "accuracy": 100 * share, "low": low, "high": high}
 
 
 @torch.no_grad()

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clcnn.experiments.toy import Toy, accuracy, make, solve, wilson
+from clcnn.experiments.toy import Toy, accuracy, make, solve
+from clcnn.statistics import wilson
 from clcnn.types import Solution
 
 CLEAN = ("#c23b22", "#2b5fb3")

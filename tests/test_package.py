@@ -31,6 +31,7 @@ ROOMS = [
     "control",
     "loading",
     "theory",
+    "statistics",
     "attacks",
     "data",
     "models",

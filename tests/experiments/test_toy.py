@@ -41,13 +41,6 @@ def test_the_same_seed_gives_the_same_problem(toy: figure2.Toy) -> None:
     assert again.eps == toy.eps
 
 
-def test_wilson_interval() -> None:
-    low, high = figure2.wilson(0.5, 100)
-    assert (low, high) == pytest.approx((0.40383, 0.59617), abs=1e-4)
-    assert figure2.wilson(1.0, 10)[1] == pytest.approx(1.0)
-    assert figure2.wilson(0.0, 10)[0] == pytest.approx(0.0)
-
-
 class Grid:
     """V(t, x) = min_z ||E_t(z) - z||^2 + rho ||z - x||^2 + V(t+1, f_t(z)), z on a grid; V(2) = 0.
 

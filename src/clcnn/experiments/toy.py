@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -147,10 +146,3 @@ def solve(toy: Toy) -> Solution:
 def accuracy(logits: Tensor, y: Tensor) -> float:
     """The share of samples whose largest logit is at y."""
     return float((logits.argmax(1) == y).double().mean())
-
-
-def wilson(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % interval of a share seen in n samples (Wilson's score interval)."""
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
