@@ -8,6 +8,7 @@ The attack (FGSM) is made on the uncontrolled network: the paper's threat, calle
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,17 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1000, help="of Algorithm 1")
     parser.add_argument("--lr", type=float, default=0.01)
     arguments = parser.parse_args()
+    if arguments.iterations < 0 or arguments.lr <= 0:
+        parser.error("expected --iterations of at least 0 and --lr above 0")
+    if importlib.util.find_spec("matplotlib") is None:
+        parser.error("the figure needs matplotlib: pip install 'clcnn[figures]'")
+    torch.set_num_threads(1)  # the tensors are tiny: more threads only wait for each other
     print("Training a residual network on 1,000 samples and fitting two auto-encoders ...")
     toy = make(arguments.seed, iterations=arguments.iterations, lr=arguments.lr)
     print(f"Controlling {len(toy.y)} perturbed test samples, {arguments.iterations} iterations ...")
     solution = solve(toy)
     report(toy, solution)
-    try:
-        draw(toy, solution, arguments.out)
-    except ImportError:
-        raise SystemExit("The figure needs matplotlib: pip install 'clcnn[figures]'") from None
+    draw(toy, solution, arguments.out)
     print(f"Figure: {arguments.out}")
 
 

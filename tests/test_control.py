@@ -412,6 +412,7 @@ def test_the_model_is_left_as_it_was(solver: clcnn.Solver) -> None:
     robust = clcnn.control(model, model.cuts, solver=solver).fit(x)
     robust(x[:3])
     robust.configure(grad="unroll")(x[:3].requires_grad_()).sum().backward()
+    assert all(p.grad is None for p in model.parameters()), "not even a part of a gradient"
     assert {name: p.requires_grad for name, p in model.named_parameters()} == flags
     assert [m.training for m in model.modules()] == modes
     after = model.state_dict()

@@ -407,6 +407,107 @@ def test_autocast_around_a_call_changes_nothing() -> None:
     assert torch.equal(refitted(x), expected)
 
 
+@pytest.mark.parametrize("grad", ["straight_through", "unroll"])
+def test_autocast_around_a_gradient_changes_nothing(grad: str) -> None:
+    robust = clcnn.control(mlp(), ["input", "2"], grad=grad).fit(clean())
+    x = perturbed().requires_grad_()
+    logits = robust(x)
+    (expected,) = torch.autograd.grad(logits.sum(), x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        again = robust(x)
+    (found,) = torch.autograd.grad(again.sum(), x)
+    assert torch.equal(again, logits)
+    torch.testing.assert_close(found, expected)
+
+
+def test_unrolling_is_refused_to_second_order() -> None:
+    robust = clcnn.control(mlp(), ["input", "2"], grad="unroll").fit(clean())
+    x = perturbed().requires_grad_()
+    (g,) = torch.autograd.grad(robust(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad|once_differentiable"):
+        torch.autograd.grad(g.square().sum(), x)
+
+
+def test_unrolling_through_torchs_own_attention() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    model = nn.Sequential(nn.Linear(4, 4), layer, nn.Flatten(), nn.Linear(12, 3)).double().eval()
+    data = torch.rand(40, 3, 4, dtype=torch.float64)
+    solver = PMP(iterations=2, lr=0.05, method="gradient")
+    robust = clcnn.control(model, ["input", "1", "3"], solver=solver, grad="unroll").fit(data)
+    x = torch.rand(2, 3, 4, dtype=torch.float64).requires_grad_()
+    (g,) = torch.autograd.grad(robust(x).sum(), x)
+    direction, h = torch.randn(2, 3, 4, dtype=torch.float64), 1e-5
+    with torch.no_grad():
+        change = robust(x + h * direction).sum() - robust(x - h * direction).sum()
+    torch.testing.assert_close((g * direction).sum(), change / (2 * h), atol=1e-5, rtol=1e-3)
+
+
+def test_labels_of_any_shape_are_labels() -> None:
+    one_hot = nn.functional.one_hot(torch.zeros(200, dtype=torch.int64), 3).float()
+    robust = clcnn.control(mlp(), ["input"]).fit((clean(), one_hot))
+    torch.testing.assert_close(robust.embeddings[0].mean, clean().mean(0), atol=1e-5, rtol=1e-5)
+    with pytest.raises(DataError, match="inputs and labels, or two batches"):
+        robust.fit((clean(), clean() + 100))
+    both = robust.fit([clean(), clean() + 100])
+    assert both.embeddings[0].n_samples_ == 400
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.1])
+def test_riccati_with_large_biases_in_single_precision(rho: float) -> None:
+    torch.manual_seed(0)
+    linear = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 6), nn.Linear(6, 3)).eval()
+    linear[0].bias.data += 1000
+    robust = clcnn.control(
+        linear,
+        ["input", "1", "2"],
+        embedding=clcnn.LinearEmbedding(rank=2),
+        solver=Riccati(),
+        regularization=rho,
+    ).fit(clean())
+    found = robust.solve(perturbed()).J
+    greedy = robust.configure(solver=Greedy()).solve(perturbed()).J
+    plain = robust.configure(solver=PMP(iterations=0)).solve(perturbed()).J
+    assert (found <= greedy + 1e-4 * plain).all()
+
+
+def test_configure_checks_what_control_checks() -> None:
+    robust = clcnn.control(mlp(), ["input", "2"]).fit(clean())
+    for solver in (PMP, "pmp", {"input": "pmp", "2": PMP()}):
+        with pytest.raises(CutError, match="as solver"):
+            robust.configure(solver=solver)
+    with pytest.raises(CutError, match="weights"):
+        robust.configure(weights=[1, "a"])
+    assert robust.configure(solver=PMP(iterations=np.int64(3))).solve(perturbed()).steps[0] == 3
+
+
+def test_hooks_on_a_configured_twin_stay_its_own() -> None:
+    robust = clcnn.control(mlp(), ["input"]).fit(clean())
+    twin, calls = robust.configure(grad="unroll"), []
+    twin.register_forward_hook(lambda *_: calls.append(1))
+    robust(perturbed())
+    assert not calls
+    twin(perturbed())
+    assert calls
+
+
+def test_a_controlled_network_can_be_controlled_again() -> None:
+    robust = clcnn.control(mlp(), ["input"], grad="unroll").fit(clean())
+    twice = clcnn.control(robust, ["input"]).fit(clean())
+    assert twice(perturbed()).shape == (5, 3)
+
+
+def test_a_network_of_tokens_from_one_comes_back(tmp_path: Path) -> None:
+    class FromOne(Tokens):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x - 1)
+
+    model, x = FromOne().eval(), torch.randint(1, 20, (200, 6))
+    robust = clcnn.control(model, ["hidden", "head"]).fit(x)
+    robust.save(tmp_path / "r")
+    assert torch.equal(clcnn.load(tmp_path / "r", model)(x[:3]), robust(x[:3]))
+
+
 def test_weights_made_in_inference_mode_are_refused() -> None:
     with torch.inference_mode():
         model = mlp()

@@ -18,12 +18,13 @@ from clcnn.dynamics.hooked import HookedDynamics
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.errors import ClcnnError, CutError, DataError, FitError, GradientError
-from clcnn.gradients import GradMode, check_grad_mode, has_tangent, refuse_gradient
+from clcnn.gradients import GradMode, check_grad_mode, for_input_only, has_tangent, refuse_gradient
 from clcnn.objective import Objective, Regularization
 from clcnn.settings import regularization_per_cut, values_per_cut, weights_per_cut
 from clcnn.solvers.base import Solver
 from clcnn.solvers.per_cut import combine
 from clcnn.solvers.pmp import PMP
+from clcnn.solvers.problem import no_autocast
 from clcnn.states import Batches, Loader, collect
 from clcnn.types import Solution
 
@@ -51,7 +52,8 @@ def control(
     solver: one for all cuts, or a dict with one each; `PMP()` if left out.
     regularization: the paper's R: a number, one for each cut, or a diagonal for each cut.
     weights: w_t; "sum" is the paper's 1, "mean" the authors' code's 1/d_t.
-    grad: what a backward pass gives: "none" (an error), "straight_through" or "unroll".
+    grad: what a backward pass gives, for an attacker: "none" (an error), "straight_through" (the
+        controls held constant) or "unroll" (through the solver, for the input only, once).
     allow_bypass: accept cuts around which a skip connection passes.
 
     Call ``.fit(clean data)`` before use.
@@ -92,7 +94,8 @@ class ControlledModule(nn.Module):
         check_grad_mode(grad)
         self.dynamics = _dynamics(model, at, allow_bypass)
         self.model = model if isinstance(model, nn.Module) else model.model
-        self.embedding = LinearEmbedding(energy=0.99) if embedding is None else embedding
+        # In a dict, as an unfitted prototype is not a part of this module.
+        self._given = {"embedding": LinearEmbedding() if embedding is None else embedding}
         self.solver = PMP() if solver is None else solver
         _check_kind(self.embedding, Embedding, "embedding")
         _check_kind(self.solver, Solver, "solver")
@@ -108,6 +111,11 @@ class ControlledModule(nn.Module):
         self.training = self.model.training
         if self.dynamics is not None:
             self._check_settings(self.dynamics.cuts)
+
+    @property
+    def embedding(self) -> Embedding | Mapping[str, Embedding]:
+        """What was given to be fitted: a prototype for all cuts, or one for each."""
+        return self._given["embedding"]
 
     @property
     def cuts(self) -> tuple[str, ...]:
@@ -130,7 +138,7 @@ class ControlledModule(nn.Module):
         example = batches.example()
         device = _device_of(self.model)
         example = example[:2].to(device) if device is not None else example[:2]
-        with torch.inference_mode(False), torch.autocast(example.device.type, enabled=False):
+        with torch.inference_mode(False), no_autocast(example):
             dynamics, shapes = self._inspected(example)
             self._check_settings(dynamics.cuts, shapes)
             states = collect(
@@ -149,11 +157,12 @@ class ControlledModule(nn.Module):
                 "robust.configure(grad='straight_through')."
             )
         if self.grad == "unroll" and torch.is_grad_enabled() and x.requires_grad:
-            return self.solve(x, unroll=True).logits
+            return for_input_only(x, lambda leaf: self.solve(leaf, unroll=True).logits)
         solution = self.solve(x)
         wanted = torch.is_grad_enabled() or has_tangent(x)
         if self.grad == "straight_through" and wanted and len(x):
-            return self._ready_dynamics().rollout(x, lambda t, state: state + solution.u[t])
+            with no_autocast(x):
+                return self._ready_dynamics().rollout(x, lambda t, state: state + solution.u[t])
         return refuse_gradient(solution.logits, (x, *self.model.parameters()), self.grad)
 
     def solve(self, x: Tensor, *, unroll: bool = False) -> Solution:
@@ -190,12 +199,14 @@ class ControlledModule(nn.Module):
     ) -> ControlledModule:
         """The same fitted network under other settings; nothing is copied or fitted again."""
         other = copy.copy(self)
-        other.__dict__ = {**self.__dict__, "_modules": dict(self._modules)}
+        own = ("_modules", "_forward_hooks", "_forward_pre_hooks")
+        other.__dict__ = {**self.__dict__, **{name: copy.copy(getattr(self, name)) for name in own}}
         other.solver = self.solver if solver is None else solver
         other.regularization = self.regularization if regularization is None else regularization
         other.weights = self.weights if weights is None else weights
         other.grad = self.grad if grad is None else grad
         check_grad_mode(other.grad)
+        _check_kind(other.solver, Solver, "solver")
         if other.dynamics is not None:
             other._check_settings(other.dynamics.cuts, other.shapes or None)
         return other
@@ -242,6 +253,7 @@ class ControlledModule(nn.Module):
             "input_shape": list(self.input_shape),
             "input_dtype": str(self.input_like.dtype).removeprefix("torch."),
             "allow_bypass": self.allow_bypass,
+            "copied": sorted(dynamics.copied),
             "grad": self.grad,
             "weights": list(objective.weights),
             "model": type(self.model).__name__,
@@ -266,8 +278,9 @@ class ControlledModule(nn.Module):
     def _inspected(self, example: Tensor) -> tuple[Dynamics, tuple[tuple[int, ...], ...]]:
         """The dynamics, its cuts chosen where none were named, and the shape of each state."""
         try:
+            example = torch.cat([example, example])[:2]
             dynamics = self._dynamics_for(example)
-            return dynamics, dynamics.inspect(torch.cat([example, example])[:2])
+            return dynamics, dynamics.inspect(example)
         except ClcnnError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:

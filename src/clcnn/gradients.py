@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from clcnn.errors import GradientError
 
@@ -39,6 +40,34 @@ def refuse_gradient(logits: Tensor, sources: Iterable[Tensor], grad: str) -> Ten
         return logits
     refused: Tensor = _RefuseGradient.apply(logits, source, grad)  # type: ignore[no-untyped-call]
     return refused
+
+
+def for_input_only(x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """compute(x), differentiable once and with respect to x alone.
+
+    Unrolling follows x through all iterations, but weights only through some of the passes: they
+    get no gradient rather than a part of one.
+    """
+    result: Tensor = _ForInputOnly.apply(x, compute)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _ForInputOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.enable_grad():
+            ctx.leaf = x.detach().requires_grad_()
+            ctx.result = compute(ctx.leaf)
+        return cast(Tensor, ctx.result.detach())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        if not ctx.result.requires_grad:
+            return torch.zeros_like(ctx.leaf), None
+        with torch.autocast(ctx.leaf.device.type, enabled=False):
+            (g,) = torch.autograd.grad(ctx.result, ctx.leaf, grads[0], retain_graph=True)
+        return g, None
 
 
 class _RefuseGradient(torch.autograd.Function):

@@ -55,7 +55,11 @@ def _build(
     dtype = getattr(torch, header["input_dtype"])
     device = next((p.device for p in dynamics.model.parameters()), torch.device("cpu"))
     example = torch.zeros(2, *header["input_shape"], dtype=dtype, device=device)
-    _check_shapes(path, dynamics, example, shapes)
+    if example.is_floating_point():
+        _check_shapes(path, dynamics, example, shapes)
+    else:
+        # Blank whole numbers may be no valid input, so the model is not tried on them.
+        dynamics.copied = frozenset(header["copied"])
     own = {cls.__name__: cls for cls in classes}
     solvers = {name: cls for name, cls in own.items() if issubclass(cls, Solver)}
     embeddings = {name: cls for name, cls in own.items() if issubclass(cls, Embedding)}
@@ -116,7 +120,7 @@ def _check_shapes(
         found = dynamics.inspect(example)
     except CutError:
         raise
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise LoadError(
             f"{path!r} was made for inputs of shape {tuple(example.shape[1:])} and "
             f"{example.dtype}, on which this model fails: {error}. Load it with the network it was "

@@ -46,6 +46,8 @@ def regularization_per_cut(
     given: Any, cuts: Sequence[str], shapes: Sequence[tuple[int, ...]] | None
 ) -> list[Regularization]:
     """R_t for every cut: numbers stay numbers, diagonals take their state's shape."""
+    if isinstance(given, np.ndarray):
+        given = torch.as_tensor(given)
     if isinstance(given, Tensor) and given.dim() == 0:
         given = given.item()
     if isinstance(given, numbers.Real):
@@ -105,7 +107,7 @@ def weights_per_cut(
         listed: list[Any] = [given] * len(cuts)
     else:
         listed = values_per_cut(_several(given, "weights"), cuts, "weights")
-    weights = [float(w) for w in listed]
+    weights = [float(w) if isinstance(w, numbers.Real) else math.nan for w in listed]
     if not all(math.isfinite(w) and w > 0 for w in weights):
-        raise CutError(f"found weights {weights}; expected finite numbers above 0.")
+        raise CutError(f"found weights {listed}; expected finite numbers above 0.")
     return weights

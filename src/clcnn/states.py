@@ -81,8 +81,15 @@ def _is_pair(loader: object) -> bool:
     if not (isinstance(loader, (tuple, list)) and len(loader) == 2):
         return False
     x, y = loader
-    if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() > 1 and y.dim() == 1):
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() > 1):
         return False
+    if isinstance(loader, list) and y.dim() != 1:
+        return False
+    if x.shape == y.shape:
+        raise DataError(
+            f"found a tuple of two tensors of shape {tuple(x.shape)}: inputs and labels, or two "
+            "batches? Pass batches as a list, labels as whole numbers of shape (batch,)."
+        )
     if len(x) != len(y):
         raise DataError(
             f"found {len(x)} inputs and {len(y)} labels; expected a label for each input."

@@ -36,9 +36,10 @@ def test_epsilon_is_the_smallest_that_reaches_the_papers_accuracy(toy: figure2.T
 
 
 def test_the_same_seed_gives_the_same_problem(toy: figure2.Toy) -> None:
-    again = figure2.make(seed=0, samples=450, iterations=5, epochs=2)
+    first, again = (figure2.make(seed=0, samples=450, iterations=5, epochs=2) for _ in range(2))
     assert torch.equal(again.x_eps, toy.x_eps)
     assert again.eps == toy.eps
+    assert torch.equal(figure2.solve(first).u[0], figure2.solve(again).u[0])
 
 
 class Grid:
@@ -95,6 +96,9 @@ def test_pmp_beside_dynamic_programming(toy: figure2.Toy) -> None:
     z1 = toy.network.residual(z0) + solution.u[1]
     assert (best <= grid.rounded(x, z0, z1) + 1e-5).all()
     # ... and PMP, which is local, comes within 2 % of the uncontrolled cost of it.
+    energies = [E.energy(z) for E, z in zip(robust.embeddings, (z0, z1), strict=True)]
+    effort = rho * sum(u.square().sum(1) for u in solution.u)
+    torch.testing.assert_close(solution.J, energies[0] + energies[1] + effort)
     gap = (solution.J - best) / plain.J
     assert (gap <= 0.02).double().mean() >= 0.95
     assert (best < 0.5 * plain.J).double().mean() > 0.5, "there must be something to gain"

@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from clcnn.checks import require_finite
 from clcnn.dynamics.base import Dynamics
 from clcnn.objective import Objective, total_cost
-from clcnn.solvers.problem import Evaluation, Policy, Problem, grad_mode
+from clcnn.solvers.problem import Evaluation, Policy, Problem, grad_mode, no_autocast
 from clcnn.types import Solution, Status
 
 
@@ -32,7 +33,7 @@ class Solver(ABC):
             return _none_of(self.solve(dynamics, objective, _one_blank_sample(x0)))
         require_finite(x0)
         dynamics.check_mode()
-        with grad_mode(unroll), torch.autocast(x0.device.type, enabled=False):
+        with grad_mode(unroll), no_autocast(x0):
             if not unroll:
                 x0 = x0.detach()
             if x0.is_inference():
@@ -44,7 +45,8 @@ class Solver(ABC):
 
     def settings(self) -> dict[str, Any]:
         """The settings as JSON values, with which an equal solver is made."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: v.item() if isinstance(v, np.generic) else v for name, v in values.items()}
 
 
 class FeedbackSolver(Solver):

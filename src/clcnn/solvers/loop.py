@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,7 +93,7 @@ class IterativeSolver(Solver):
     start: Literal["zero", "greedy"] = "zero"
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.iterations, int) and self.iterations >= 0
+        whole = isinstance(self.iterations, (int, np.integer)) and self.iterations >= 0
         check(whole, "iterations", self.iterations, "to be a whole number of at least 0")
         check(self.lr > 0, "lr", self.lr, "above 0")
         check(self.tolerance >= 0, "tolerance", self.tolerance, "at least 0")

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clcnn.dynamics.base import Dynamics
 from clcnn.objective import Objective, hamiltonian
@@ -153,15 +155,22 @@ class _Recomputed(torch.autograd.Function):
         return tuple(value.detach() for value in done)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         inputs = tuple(value.detach().requires_grad_() for value in ctx.saved_tensors)
-        with torch.enable_grad():
+        # The fused attention kernels have no second derivative; the plain one has.
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), no_autocast(inputs[0]):
             outputs = ctx.passes(inputs, True)
-        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
-        found = torch.autograd.grad(
-            [o for o, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True
-        )
+            pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
+            found = torch.autograd.grad(
+                [o for o, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True
+            )
         return (None, *found)
+
+
+def no_autocast(like: Tensor) -> torch.autocast:
+    """States and embeddings keep the dtype they were fitted in, whatever the caller's autocast."""
+    return torch.autocast(like.device.type, enabled=False)
 
 
 @contextmanager

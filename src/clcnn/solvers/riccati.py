@@ -80,7 +80,7 @@ class Riccati(FeedbackSolver):
 def read_affine(
     dynamics: Dynamics, objective: Objective, x0: Tensor, max_features: int
 ) -> list[AffineStage]:
-    """A_t, b_t, C_t, e_t read off unit vectors, all stages in one severed pass; checked."""
+    """A_t, b_t, C_t, e_t from value and derivative at zero, all stages in one severed pass."""
     shapes: list[torch.Size] = []
 
     def note(t: int, x: Tensor) -> Tensor:
@@ -94,41 +94,52 @@ def read_affine(
             f"found a state of {widest} features; Riccati builds square matrices of that size and "
             f"expects at most {max_features}. Use PMP, or raise max_features."
         )
-    units = [torch.eye(shape.numel(), dtype=x0.dtype, device=x0.device) for shape in shapes]
-    origin_and_units = [torch.cat([unit.new_zeros(1, unit.shape[1]), unit]) for unit in units]
-    following = _stage_outputs(dynamics, x0, origin_and_units, shapes)
-    stages = []
-    for t, rows in enumerate(origin_and_units):
-        residual = objective.embeddings[t].residual(rows.view(-1, *shapes[t])).flatten(1)
-        A = b = None
-        if t + 1 < dynamics.T:
-            A, b = _affine(following[t])
-        stages.append(AffineStage(A, b, *_affine(residual)))
+    n = max(shape.numel() for shape in shapes)
+    at_zero = [x0.new_zeros(n, *shape) for shape in shapes]
+    with torch.enable_grad():
+        z = [zero.clone().requires_grad_() for zero in at_zero]
+        following = _stage_outputs(dynamics, x0, z)
+        A = _jacobians(following, z[:-1])
+        z = [zero.clone().requires_grad_() for zero in at_zero]
+        residuals = [
+            E.residual(z_t).flatten(1) for E, z_t in zip(objective.embeddings, z, strict=True)
+        ]
+        C = _jacobians(residuals, z)
+    stages = [
+        AffineStage(
+            A[t] if t < len(A) else None,
+            following[t][0].detach().double() if t < len(A) else None,
+            C[t],
+            residuals[t][0].detach().double(),
+        )
+        for t in range(dynamics.T)
+    ]
     _check_affine(dynamics, objective, x0, shapes, stages)
     return stages
 
 
-def _affine(images: Tensor) -> tuple[Tensor, Tensor]:
-    """A and b from the images of the origin and the unit vectors, in float64."""
-    images = images.double()
-    return (images[1:] - images[0]).T, images[0]
+def _jacobians(outputs: list[Tensor], z: list[Tensor]) -> list[Tensor]:
+    """d output_i / dz_i of each pair, in float64; row k of the batch gives row k of the matrix.
+
+    Differences of values would do as well, but lose the digits that a large bias takes.
+    """
+    if not outputs:
+        return []
+    total = torch.stack([out[: out.shape[1]].diagonal().sum() for out in outputs]).sum()
+    grads = torch.autograd.grad(total, z)
+    return [g[: out.shape[1]].flatten(1).double() for g, out in zip(grads, outputs, strict=True)]
 
 
-def _stage_outputs(
-    dynamics: Dynamics, x0: Tensor, rows: list[Tensor], shapes: list[torch.Size]
-) -> list[Tensor]:
-    """f_t(rows_t), flattened, for all t but the last; shorter row lists are padded with zeros."""
-    n = max(len(row) for row in rows)
+def _stage_outputs(dynamics: Dynamics, x0: Tensor, z: list[Tensor]) -> list[Tensor]:
+    """f_t(z_t), flattened, for all t but the last, in one severed pass."""
     outputs: list[Tensor] = []
 
     def steer(t: int, x: Tensor) -> Tensor:
         if t > 0:
-            outputs.append(x.flatten(1)[: len(rows[t - 1])])
-        padded = rows[t].new_zeros(n, rows[t].shape[1])
-        padded[: len(rows[t])] = rows[t]
-        return padded.view(n, *shapes[t])
+            outputs.append(x.flatten(1))
+        return z[t]
 
-    dynamics.sweep(x0[:1].expand(n, *x0.shape[1:]), steer)
+    dynamics.sweep(x0[:1].detach().expand(len(z[0]), *x0.shape[1:]), steer)
     return outputs
 
 
@@ -147,7 +158,8 @@ def _check_affine(
         .to(x0.dtype)
         for shape in shapes
     ]
-    following = _stage_outputs(dynamics, x0, rows, shapes)
+    states = [row.view(-1, *shape) for row, shape in zip(rows, shapes, strict=True)]
+    following = _stage_outputs(dynamics, x0, states)
     slack = torch.finfo(x0.dtype).eps ** 0.5
     for t, stage in enumerate(stages):
         z = rows[t].double()
