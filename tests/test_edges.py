@@ -424,7 +424,7 @@ def test_unrolling_is_refused_to_second_order() -> None:
     robust = clcnn.control(mlp(), ["input", "2"], grad="unroll").fit(clean())
     x = perturbed().requires_grad_()
     (g,) = torch.autograd.grad(robust(x).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not require grad|once_differentiable"):
+    with pytest.raises(RuntimeError, match=r"does not require grad|once_differentiable"):
         torch.autograd.grad(g.square().sum(), x)
 
 
