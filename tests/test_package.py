@@ -25,6 +25,7 @@ ROOMS = [
     "objective",
     "solvers",
     "states",
+    "fitting",
     "gradients",
     "settings",
     "persistence",

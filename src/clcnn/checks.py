@@ -17,3 +17,29 @@ def require_finite(x0: Tensor) -> None:
         f"found nan or inf in {len(broken)} of {len(x0)} input samples (at {shown}); expected "
         "finite values. Clean or leave out these samples."
     )
+
+
+def check_input(x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
+    """Refuse an input of another shape, dtype or device than the fitted one."""
+    if not isinstance(x, Tensor):
+        raise DataError(f"found a {type(x).__name__}; expected a tensor (batch, ...).")
+    if x.dim() == 0 or tuple(x.shape[1:]) != shape:
+        expected = ", ".join(("batch", *map(str, shape)))
+        hint = ""
+        if tuple(x.shape) == shape:
+            hint = " For a single sample, add the batch axis: x.unsqueeze(0)."
+        raise DataError(
+            f"found an input of shape {tuple(x.shape)}; expected ({expected}), as fitted.{hint}"
+        )
+    if x.dtype != like.dtype:
+        from_integers = like.is_floating_point() and not x.is_floating_point()
+        hint = "x.float() / 255" if from_integers else f"x.to({like.dtype})"
+        raise DataError(
+            f"found an input of {x.dtype}; expected {like.dtype}, as fitted. "
+            f"Convert it ({hint}), or move the module with .to(dtype)."
+        )
+    if x.device != like.device:
+        raise DataError(
+            f"found an input on {x.device}; expected {like.device}, where the "
+            "module is. Move one of them with .to(device)."
+        )

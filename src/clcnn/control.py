@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from clcnn import persistence
-from clcnn.dynamics.base import INPUT, Dynamics, describe
-from clcnn.dynamics.choose import choose_cuts
+from clcnn.checks import check_input
+from clcnn.dynamics.base import Dynamics
 from clcnn.dynamics.hooked import HookedDynamics
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.linear import LinearEmbedding
-from clcnn.errors import ClcnnError, CutError, DataError, FitError, GradientError
+from clcnn.errors import CutError, FitError, GradientError
+from clcnn.fitting import device_of, fit_embeddings, inspected
 from clcnn.gradients import GradMode, check_grad_mode, for_input_only, has_tangent, refuse_gradient
 from clcnn.objective import Objective, Regularization
-from clcnn.settings import regularization_per_cut, values_per_cut, weights_per_cut
+from clcnn.settings import check_kind, regularization_per_cut, values_per_cut, weights_per_cut
 from clcnn.solvers.base import Solver
 from clcnn.solvers.per_cut import combine
 from clcnn.solvers.pmp import PMP
@@ -97,8 +97,8 @@ class ControlledModule(nn.Module):
         # In a dict, as an unfitted prototype is not a part of this module.
         self._given = {"embedding": LinearEmbedding() if embedding is None else embedding}
         self.solver = PMP() if solver is None else solver
-        _check_kind(self.embedding, Embedding, "embedding")
-        _check_kind(self.solver, Solver, "solver")
+        check_kind(self.embedding, Embedding, "embedding")
+        check_kind(self.solver, Solver, "solver")
         self.regularization = regularization
         self.weights = weights
         self.grad = grad
@@ -136,15 +136,17 @@ class ControlledModule(nn.Module):
         """
         batches = Batches(loader)
         example = batches.example()
-        device = _device_of(self.model)
+        device = device_of(self.model)
         example = example[:2].to(device) if device is not None else example[:2]
         with torch.inference_mode(False), no_autocast(example):
-            dynamics, shapes = self._inspected(example)
+            dynamics, shapes = inspected(self.dynamics or self.model, example, self.allow_bypass)
             self._check_settings(dynamics.cuts, shapes)
             states = collect(
                 dynamics, batches, device=device, correct_only=correct_only, memory=memory
             )
-            fitted = self._fitted(dynamics, states)
+            alone = isinstance(self.embedding, Mapping)
+            prototypes = self._prototypes(dynamics.cuts)
+            fitted = fit_embeddings(dynamics.cuts, prototypes, states, each_its_own=alone)
             self.adopt(dynamics, fitted, shapes, torch.empty_like(example[:0]))
         return self
 
@@ -175,7 +177,7 @@ class ControlledModule(nn.Module):
                 "the controlled network has not been fitted; expected .fit(clean data) before the "
                 "first call (or clcnn.load)."
             )
-        self._check_input(x)
+        check_input(x, self.input_shape, self.input_like)
         dynamics = self._ready_dynamics()
         solver = self.solver
         if not isinstance(solver, Solver):
@@ -206,7 +208,7 @@ class ControlledModule(nn.Module):
         other.weights = self.weights if weights is None else weights
         other.grad = self.grad if grad is None else grad
         check_grad_mode(other.grad)
-        _check_kind(other.solver, Solver, "solver")
+        check_kind(other.solver, Solver, "solver")
         if other.dynamics is not None:
             other._check_settings(other.dynamics.cuts, other.shapes or None)
         return other
@@ -275,54 +277,6 @@ class ControlledModule(nn.Module):
                 tensors[f"regularization.{t}"] = R
         return header, tensors
 
-    def _inspected(self, example: Tensor) -> tuple[Dynamics, tuple[tuple[int, ...], ...]]:
-        """The dynamics, its cuts chosen where none were named, and the shape of each state."""
-        try:
-            example = torch.cat([example, example])[:2]
-            dynamics = self._dynamics_for(example)
-            return dynamics, dynamics.inspect(example)
-        except ClcnnError:
-            raise
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise DataError(
-                f"the model fails on inputs of {example.dtype} and shape (batch, "
-                f"{', '.join(map(str, example.shape[1:]))}): {error}. Expected batches that the "
-                "model takes, of its dtype and with the batch as first axis."
-            ) from error
-
-    def _fitted(self, dynamics: Dynamics, states: Sequence[Iterable[Tensor]]) -> list[Embedding]:
-        """One fitted embedding a cut; what goes wrong is said with the cut's name."""
-        fitted = []
-        for t, (name, prototype) in enumerate(
-            zip(dynamics.cuts, self._prototypes(dynamics.cuts), strict=True)
-        ):
-            # An embedding that a dict names for its cut is taken as it is.
-            alone = isinstance(self.embedding, Mapping)
-            fresh = prototype.for_cut(0, 1) if alone else prototype.for_cut(t, dynamics.T)
-            try:
-                embedding = fresh.fit(states[t])
-            except (FitError, DataError) as error:
-                raise type(error)(f"at cut {name!r}: {error}") from error
-            if not isinstance(embedding, Embedding):
-                raise FitError(
-                    f"{type(fresh).__name__}.fit returned {describe(embedding)}; expected the "
-                    "embedding itself: end it with `return self`."
-                )
-            fitted.append(embedding)
-        return fitted
-
-    def _dynamics_for(self, example: Tensor) -> Dynamics:
-        wants_floats = self.dynamics is None or INPUT in self.dynamics.cuts
-        if wants_floats and not example.is_floating_point():
-            raise DataError(
-                f"found inputs of {example.dtype}; expected floating point. Convert images first, "
-                "for instance x.float() / 255."
-            )
-        if self.dynamics is not None:
-            return self.dynamics
-        cuts = choose_cuts(self.model, example)
-        return HookedDynamics(self.model, cuts, allow_bypass=self.allow_bypass)
-
     def _ready_dynamics(self) -> Dynamics:
         if self.dynamics is None:
             raise FitError(
@@ -346,30 +300,6 @@ class ControlledModule(nn.Module):
         regularization_per_cut(self.regularization, cuts, shapes)
         weights_per_cut(self.weights, cuts, shapes)
 
-    def _check_input(self, x: Tensor) -> None:
-        if not isinstance(x, Tensor):
-            raise DataError(f"found a {type(x).__name__}; expected a tensor (batch, ...).")
-        if x.dim() == 0 or tuple(x.shape[1:]) != self.input_shape:
-            expected = ", ".join(("batch", *map(str, self.input_shape)))
-            hint = ""
-            if tuple(x.shape) == self.input_shape:
-                hint = " For a single sample, add the batch axis: x.unsqueeze(0)."
-            raise DataError(
-                f"found an input of shape {tuple(x.shape)}; expected ({expected}), as fitted.{hint}"
-            )
-        if x.dtype != self.input_like.dtype:
-            from_integers = self.input_like.is_floating_point() and not x.is_floating_point()
-            hint = "x.float() / 255" if from_integers else f"x.to({self.input_like.dtype})"
-            raise DataError(
-                f"found an input of {x.dtype}; expected {self.input_like.dtype}, as fitted. "
-                f"Convert it ({hint}), or move the module with .to(dtype)."
-            )
-        if x.device != self.input_like.device:
-            raise DataError(
-                f"found an input on {x.device}; expected {self.input_like.device}, where the "
-                "module is. Move one of them with .to(device)."
-            )
-
 
 def _dynamics(
     model: nn.Module | Dynamics, at: Sequence[str] | None, allow_bypass: bool
@@ -388,29 +318,6 @@ def _dynamics(
     if isinstance(at, str):
         raise CutError(f"found at={at!r}; expected a list of names: at=[{at!r}].")
     return HookedDynamics(model, at, allow_bypass=allow_bypass)
-
-
-def _check_kind(given: object, kind: type, what: str) -> None:
-    if isinstance(given, kind):
-        return
-    wrong = (
-        [v for v in given.values() if not isinstance(v, kind)]
-        if isinstance(given, Mapping)
-        else [given]
-    )
-    if wrong:
-        found = (
-            f"the class {wrong[0].__name__}" if isinstance(wrong[0], type) else describe(wrong[0])
-        )
-        raise CutError(
-            f"found {found} as {what}; expected a {kind.__name__} or a dict with one for each cut"
-            + (f". Make one: {wrong[0].__name__}()." if isinstance(wrong[0], type) else ".")
-        )
-
-
-def _device_of(model: nn.Module) -> torch.device | None:
-    first = next(chain(model.parameters(), model.buffers()), None)
-    return None if first is None else first.device
 
 
 def _as_embeddings(modules: nn.ModuleList) -> list[Embedding]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clcnn.dynamics.base import describe
 from clcnn.errors import CutError
 from clcnn.objective import Regularization
 
@@ -111,3 +112,22 @@ def weights_per_cut(
     if not all(math.isfinite(w) and w > 0 for w in weights):
         raise CutError(f"found weights {listed}; expected finite numbers above 0.")
     return weights
+
+
+def check_kind(given: object, kind: type, what: str) -> None:
+    """Refuse anything but one of its kind, or a dict of them."""
+    if isinstance(given, kind):
+        return
+    wrong = (
+        [v for v in given.values() if not isinstance(v, kind)]
+        if isinstance(given, Mapping)
+        else [given]
+    )
+    if wrong:
+        found = (
+            f"the class {wrong[0].__name__}" if isinstance(wrong[0], type) else describe(wrong[0])
+        )
+        raise CutError(
+            f"found {found} as {what}; expected a {kind.__name__} or a dict with one for each cut"
+            + (f". Make one: {wrong[0].__name__}()." if isinstance(wrong[0], type) else ".")
+        )

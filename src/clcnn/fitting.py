@@ -1,0 +1,79 @@
+"""From a network and clean data to sound cuts and fitted embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from clcnn.dynamics.base import INPUT, Dynamics, describe
+from clcnn.dynamics.choose import choose_cuts
+from clcnn.dynamics.hooked import HookedDynamics
+from clcnn.embeddings.base import Embedding
+from clcnn.errors import ClcnnError, DataError, FitError
+
+
+def inspected(
+    given: Dynamics | nn.Module, example: Tensor, allow_bypass: bool
+) -> tuple[Dynamics, tuple[tuple[int, ...], ...]]:
+    """The dynamics, its cuts chosen where only a network is given, and the shape of each state."""
+    try:
+        example = torch.cat([example, example])[:2]
+        dynamics = _dynamics_for(given, example, allow_bypass)
+        return dynamics, dynamics.inspect(example)
+    except ClcnnError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise DataError(
+            f"the model fails on inputs of {example.dtype} and shape (batch, "
+            f"{', '.join(map(str, example.shape[1:]))}): {error}. Expected batches that the "
+            "model takes, of its dtype and with the batch as first axis."
+        ) from error
+
+
+def _dynamics_for(given: Dynamics | nn.Module, example: Tensor, allow_bypass: bool) -> Dynamics:
+    inner_cuts_only = isinstance(given, Dynamics) and INPUT not in given.cuts
+    if not example.is_floating_point() and not inner_cuts_only:
+        raise DataError(
+            f"found inputs of {example.dtype}; expected floating point. Convert images first, "
+            "for instance x.float() / 255."
+        )
+    if isinstance(given, Dynamics):
+        return given
+    return HookedDynamics(given, choose_cuts(given, example), allow_bypass=allow_bypass)
+
+
+def fit_embeddings(
+    cuts: Sequence[str],
+    prototypes: Sequence[Embedding],
+    states: Sequence[Iterable[Tensor]],
+    *,
+    each_its_own: bool,
+) -> list[Embedding]:
+    """One fitted embedding a cut; what goes wrong is said with the cut's name.
+
+    A prototype that serves all cuts may choose for each (`Embedding.for_cut`); one that was given
+    for its own cut is taken as it is.
+    """
+    fitted = []
+    for t, (name, prototype) in enumerate(zip(cuts, prototypes, strict=True)):
+        fresh = prototype.for_cut(0, 1) if each_its_own else prototype.for_cut(t, len(cuts))
+        try:
+            embedding: object = fresh.fit(states[t])
+        except (FitError, DataError) as error:
+            raise type(error)(f"at cut {name!r}: {error}") from error
+        if not isinstance(embedding, Embedding):
+            raise FitError(
+                f"{type(fresh).__name__}.fit returned {describe(embedding)}; expected the "
+                "embedding itself: end it with `return self`."
+            )
+        fitted.append(embedding)
+    return fitted
+
+
+def device_of(model: nn.Module) -> torch.device | None:
+    """Where the network's weights are, if it has any."""
+    first = next(chain(model.parameters(), model.buffers()), None)
+    return None if first is None else first.device
