@@ -106,7 +106,7 @@ def draw(toy: Toy, solution: Solution, out: Path) -> None:
         fontsize=11,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=110)
+    figure.savefig(out, dpi=90)
     plt.close(figure)
 
 

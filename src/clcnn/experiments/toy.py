@@ -120,11 +120,11 @@ def make(
     network = train(x_train, y_train, seed)
     eps = choose_eps(network, x_train, y_train)
     embedding = AutoencoderEmbedding(
-        hidden=(32, 32),
+        hidden=(32, 32, 32),
         latent=1,
         epochs=epochs,
         patience=max(1, epochs // 3),
-        lr=1e-2,
+        lr=3e-3,
         batch_size=64,
         linear_last=False,
         seed=seed,
