@@ -63,7 +63,7 @@ class _ForInputOnly(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        if not ctx.result.requires_grad:
+        if len(ctx.leaf) == 0:
             return torch.zeros_like(ctx.leaf), None
         with torch.autocast(ctx.leaf.device.type, enabled=False):
             (g,) = torch.autograd.grad(ctx.result, ctx.leaf, grads[0], retain_graph=True)
