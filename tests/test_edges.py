@@ -276,8 +276,8 @@ def test_interrupts_leave_a_model_that_works() -> None:
     struck = 0
     try:
         for i in range(300):
-            signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.00002 * (i % 50))
             try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.00002 * (i % 50))
                 for _ in range(50):
                     robust(x)
             except Interrupt:
