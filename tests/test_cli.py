@@ -171,7 +171,8 @@ def test_a_full_disk_is_one_paragraph(
 def test_without_typer_it_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "clcnn.cli")
+    for name in [name for name in sys.modules if name.split(".")[:2] == ["clcnn", "cli"]]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "typer", None)
     assert __main__.main() == 1
     assert "pip install 'clcnn[cli]'" in capsys.readouterr().err

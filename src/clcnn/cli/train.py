@@ -1,9 +1,8 @@
-"""The command line: a thin front on the library."""
+"""`clcnn models`, `clcnn train` and `clcnn card`: networks, and how they are made."""
 
 from __future__ import annotations
 
 import sys
-import traceback
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -13,20 +12,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from clcnn.errors import ClcnnError
-
-_INTERRUPTED = 130
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(data_app, name="data", help="Data sets: list them, fetch them.")
-
-_shared = {"debug": False}
+from clcnn.cli.app import INTERRUPTED, Root, app
+from clcnn.cli.data import Data
 
 
 class Network(StrEnum):
@@ -36,15 +23,6 @@ class Network(StrEnum):
     densenet40 = "densenet40"
 
 
-class Data(StrEnum):
-    """Data sets that are known."""
-
-    cifar10 = "cifar10"
-    cifar100 = "cifar100"
-    mnist = "mnist"
-    fashion_mnist = "fashion-mnist"
-
-
 class Method(StrEnum):
     """Training methods."""
 
@@ -52,92 +30,6 @@ class Method(StrEnum):
     labelsmooth = "labelsmooth"
     fgsm = "fgsm"
     pgd = "pgd"
-
-
-class Via(StrEnum):
-    """Kinds of sources."""
-
-    http = "http"
-    npm = "npm"
-    apt = "apt"
-
-
-Root = Annotated[
-    Path | None, typer.Option(help="Where data lie [default: $CLCNN_DATA or ~/.cache/clcnn].")
-]
-
-
-def run(arguments: list[str] | None = None) -> int:
-    """Run the command line: an error is one paragraph and exit code 1, wrong use is 2."""
-    try:
-        app(arguments, prog_name="clcnn")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except Exception as error:
-        if _shared["debug"]:
-            traceback.print_exc()
-            return 1
-        hint = "" if isinstance(error, ClcnnError) else " Run `clcnn --debug ...` for its origin."
-        typer.echo(f"{type(error).__name__}: {error}{hint}", err=True)
-        return 1
-    return 0
-
-
-@app.callback()
-def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
-) -> None:
-    """Close-loop control for trained neural networks."""
-    _shared["debug"] = debug
-
-
-@data_app.command("list")
-def data_list(root: Root = None) -> None:
-    """List the data sets and where they lie. Example: clcnn data list"""
-    from clcnn.data.catalogue import CATALOGUE
-    from clcnn.data.datasets import default_root, locate
-    from clcnn.errors import DataError
-
-    typer.echo(f"root: {root or default_root()}")
-    for name, entry in CATALOGUE.items():
-        try:
-            where = str(locate(entry, root)[1])
-        except DataError:
-            where = f"not here: clcnn data get {name}"
-        shape = " x ".join(map(str, entry.shape))
-        typer.echo(f"{name:14} {shape:12} {entry.num_classes:4} classes   {where}")
-
-
-@data_app.command("get")
-def data_get(
-    name: Annotated[Data, typer.Argument(help="The data set.")],
-    root: Root = None,
-    via: Annotated[Via | None, typer.Option(help="Use only this kind of source.")] = None,
-) -> None:
-    """Fetch a data set and check it. Example: clcnn data get cifar10"""
-    from clcnn.data import get
-
-    try:
-        typer.echo(get(name, root, via, say=typer.echo))
-    except KeyboardInterrupt:
-        typer.echo("Stopped; nothing half-written was left. Run the same command again.", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
-
-
-@data_app.command("sample")
-def data_sample(
-    name: Annotated[Data, typer.Argument(help="The data set.")],
-    out: Annotated[Path, typer.Option(help="The folder to write to.")],
-    train: Annotated[int, typer.Option(help="Training images.")] = 2000,
-    test: Annotated[int, typer.Option(help="Test images.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Decides which images.")] = 0,
-    root: Root = None,
-) -> None:
-    """Make the sample that comes with the package. Example: clcnn data sample cifar10 --out ."""
-    from clcnn.data.sample import make
-
-    for path in make(name, out, train, test, seed, root):
-        typer.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
 
 
 @app.command()
@@ -247,7 +139,7 @@ def train(
             "--resume to go on.",
             err=True,
         )
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()

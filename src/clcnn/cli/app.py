@@ -1,0 +1,51 @@
+"""The `clcnn` command itself: options that all commands share, and how errors are shown."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clcnn.errors import ClcnnError
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_shared = {"debug": False}
+
+Root = Annotated[
+    Path | None, typer.Option(help="Where data lie [default: $CLCNN_DATA or ~/.cache/clcnn].")
+]
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line: an error is one paragraph and exit code 1, wrong use is 2."""
+    try:
+        app(arguments, prog_name="clcnn")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception as error:
+        if _shared["debug"]:
+            traceback.print_exc()
+            return 1
+        hint = "" if isinstance(error, ClcnnError) else " Run `clcnn --debug ...` for its origin."
+        typer.echo(f"{type(error).__name__}: {error}{hint}", err=True)
+        return 1
+    return 0
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
+) -> None:
+    """Close-loop control for trained neural networks."""
+    _shared["debug"] = debug

@@ -1,0 +1,80 @@
+"""`clcnn data`: list, fetch and sample data sets."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clcnn.cli.app import INTERRUPTED, Root, app
+
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data", help="Data sets: list them, fetch them.")
+
+
+class Data(StrEnum):
+    """Data sets that are known."""
+
+    cifar10 = "cifar10"
+    cifar100 = "cifar100"
+    mnist = "mnist"
+    fashion_mnist = "fashion-mnist"
+
+
+class Via(StrEnum):
+    """Kinds of sources."""
+
+    http = "http"
+    npm = "npm"
+    apt = "apt"
+
+
+@data_app.command("list")
+def data_list(root: Root = None) -> None:
+    """List the data sets and where they lie. Example: clcnn data list"""
+    from clcnn.data.catalogue import CATALOGUE
+    from clcnn.data.datasets import default_root, locate
+    from clcnn.errors import DataError
+
+    typer.echo(f"root: {root or default_root()}")
+    for name, entry in CATALOGUE.items():
+        try:
+            where = str(locate(entry, root)[1])
+        except DataError:
+            where = f"not here: clcnn data get {name}"
+        shape = " x ".join(map(str, entry.shape))
+        typer.echo(f"{name:14} {shape:12} {entry.num_classes:4} classes   {where}")
+
+
+@data_app.command("get")
+def data_get(
+    name: Annotated[Data, typer.Argument(help="The data set.")],
+    root: Root = None,
+    via: Annotated[Via | None, typer.Option(help="Use only this kind of source.")] = None,
+) -> None:
+    """Fetch a data set and check it. Example: clcnn data get cifar10"""
+    from clcnn.data import get
+
+    try:
+        typer.echo(get(name, root, via, say=typer.echo))
+    except KeyboardInterrupt:
+        typer.echo("Stopped; nothing half-written was left. Run the same command again.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@data_app.command("sample")
+def data_sample(
+    name: Annotated[Data, typer.Argument(help="The data set.")],
+    out: Annotated[Path, typer.Option(help="The folder to write to.")],
+    train: Annotated[int, typer.Option(help="Training images.")] = 2000,
+    test: Annotated[int, typer.Option(help="Test images.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Decides which images.")] = 0,
+    root: Root = None,
+) -> None:
+    """Make the sample that comes with the package. Example: clcnn data sample cifar10 --out ."""
+    from clcnn.data.sample import make
+
+    for path in make(name, out, train, test, seed, root):
+        typer.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
