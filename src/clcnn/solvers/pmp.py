@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from clcnn.solvers.loop import IterativeSolver, Memory, check
 
@@ -39,18 +40,40 @@ class PMP(IterativeSolver):
         if self.method == "momentum":
             velocity = g if k == 0 else torch.add(g, memory[0], alpha=self.beta1)
             return torch.add(u, velocity, alpha=-self.lr), (velocity,)
+        eps = max(self.eps, torch.finfo(u.dtype).tiny)  # 1e-8 is zero in half precision
         m, v = memory if k else (torch.zeros_like(g), torch.zeros_like(g))
+        if not (u.requires_grad or g.requires_grad):
+            return self._fused(k, u, g, m, v, eps)
         m = torch.lerp(m, g, 1 - self.beta1)
         v = torch.addcmul(self.beta2 * v, g, g, value=1 - self.beta2)
         corrected = v / (1 - self.beta2 ** (k + 1))
-        eps = max(self.eps, torch.finfo(u.dtype).tiny)  # 1e-8 is zero in half precision
         step_size = self.lr / (1 - self.beta1 ** (k + 1))
-        if not v.requires_grad:
-            moved = torch.addcdiv(u, m, corrected.sqrt_().add_(eps), value=-step_size)
-            return moved, (m, v)
         # Unrolled: where no gradient was ever seen the step is 0, but its derivative would be
         # 1/eps, and sqrt's inf; such coordinates (dead units) are taken as constants.
         unseen = v == 0
         root = corrected.masked_fill(unseen, 1.0).sqrt()
         moved = torch.addcdiv(u, m.masked_fill(unseen, 0.0), root + eps, value=-step_size)
+        return moved, (m, v)
+
+    def _fused(
+        self, k: int, u: Tensor, g: Tensor, m: Tensor, v: Tensor, eps: float
+    ) -> tuple[Tensor, Memory]:
+        """Adam's step in one kernel; m and v belong to this cut alone and change in place."""
+        moved = u.clone()
+        adam(
+            [moved],
+            [g],
+            [m],
+            [v],
+            [],
+            [torch.tensor(float(k), device=u.device)],  # the kernel counts on from here
+            fused=True,
+            amsgrad=False,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            lr=self.lr,
+            weight_decay=0.0,
+            eps=eps,
+            maximize=False,
+        )
         return moved, (m, v)
