@@ -52,10 +52,12 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
     Under the null hypothesis each sample on which the two disagree is as likely to go either way.
     """
-    b, c = only_first, only_second
-    tail = sum(math.comb(b + c, k) for k in range(min(b, c) + 1))
-    # Whole numbers to the end: 2^(b + c) exceeds any float from 1,024 disagreements on.
-    return min(1.0, 2 * tail / 2 ** (b + c))
+    n = only_first + only_second
+    ways = tail = 1  # of choosing k of n; whole numbers, as 2^n soon exceeds any float
+    for k in range(min(only_first, only_second)):
+        ways = ways * (n - k) // (k + 1)
+        tail += ways
+    return min(1.0, 2 * tail / 2**n)
 
 
 def tango(n: int, only_first: int, only_second: int, z: float = Z_95) -> tuple[float, float]:

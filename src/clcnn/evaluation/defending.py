@@ -1,0 +1,190 @@
+"""Defences made ready: fitted once for each network and kept in a file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from clcnn.attacks.flags import Finding
+from clcnn.control import ControlledModule, control
+from clcnn.data.files import replacing, write_text
+from clcnn.embeddings.base import Embedding
+from clcnn.errors import LoadError
+from clcnn.evaluation.centring import BatchCentred
+from clcnn.evaluation.defence import Defence
+from clcnn.evaluation.hashing import DEFENCE_ROOMS, FIT_ROOMS, digest, digest_file, versions
+from clcnn.evaluation.kinds import make_embedding, make_solver
+from clcnn.evaluation.plan import NONE, Plan
+from clcnn.evaluation.tables import PlanError
+from clcnn.evaluation.workshop import Workshop
+from clcnn.loading import load
+
+_KEPT = 2
+"""Fitted networks held in memory; a full basis takes hundreds of megabytes."""
+
+
+@dataclass(frozen=True)
+class Defended:
+    """A network with its defence, or without any; ``settings`` decide its answers."""
+
+    plain: nn.Module
+    robust: ControlledModule | None
+    settings: dict[str, Any] | None
+
+    @property
+    def module(self) -> nn.Module:
+        """What is attacked."""
+        return self.plain if self.robust is None else self.robust
+
+
+class Defences:
+    """The defences of a plan on its networks, fitted when they are first needed."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        folder: Path,
+        say: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.workshop = workshop
+        self.folder = folder
+        self.say = say
+        self._fitted: dict[str, ControlledModule] = {}
+
+    def fit_key(self, plan: Plan, network: str, defence: Defence) -> dict[str, Any]:
+        """Everything that decides the fitted embeddings."""
+        chosen = self.workshop.images(plan, network, "train", defence.fit.images, defence.fit.seed)
+        return {
+            "network": self.workshop.network(plan, network).fingerprint,
+            "fit": defence.fit_settings(),
+            "images": chosen.digest,
+            "versions": versions(FIT_ROOMS),
+        }
+
+    def settings(self, plan: Plan, network: str, name: str) -> dict[str, Any] | None:
+        """Everything that decides the defence's answers, as JSON values; None for no defence."""
+        if name == NONE:
+            return None
+        defence = plan.defences[name].on(network)
+        return {
+            "settings": defence.settings(),
+            "fitted": digest(self.fit_key(plan, network, defence)),
+            "versions": versions(DEFENCE_ROOMS),
+        }
+
+    def ready(self, plan: Plan, network: str, name: str) -> Defended:
+        """The network under the defence called ``name``."""
+        plain = self.workshop.network(plan, network).module
+        if name == NONE:
+            return Defended(plain, None, None)
+        defence = plan.defences[name].on(network)
+        self._check_choice(plan, network, name, defence)
+        robust = self.fitted(plan, network, defence).configure(
+            solver=make_solver(defence.solver),
+            weights=defence.weights,  # type: ignore[arg-type]
+            regularization=defence.regularization,
+        )
+        if defence.centring == "batch":
+            centre_by_batch(robust)
+        return Defended(plain, robust, self.settings(plan, network, name))
+
+    def fitted(self, plan: Plan, network: str, defence: Defence) -> ControlledModule:
+        """The network with embeddings fitted, from memory, a file or the training images."""
+        key = self.fit_key(plan, network, defence)
+        name = digest(key)
+        if name not in self._fitted:
+            while len(self._fitted) >= _KEPT:
+                del self._fitted[next(iter(self._fitted))]
+            plain = self.workshop.network(plan, network).module
+            found = self._read(name, plain)
+            if found is None:
+                found = self._fit(plan, network, defence)
+                self._write(name, key, found)
+            self._fitted[name] = found
+        return self._fitted[name]
+
+    def findings(self, plan: Plan, network: str, name: str) -> list[Finding]:
+        """Signs that the defence's settings promise too much."""
+        chosen = None if name == NONE else plan.defences[name].on(network).chosen
+        if not chosen:
+            return []
+        found = []
+        if chosen.get("split") != "heldout":
+            found.append(
+                Finding(
+                    "tuned on test images",
+                    f"the settings of {name} were chosen on {chosen.get('split')} images, so its "
+                    "accuracy there is too high. Choose them on held-out ones: clcnn tune.",
+                )
+            )
+        if chosen.get("feasible") is False:
+            found.append(
+                Finding(
+                    "clean accuracy",
+                    f"no settings of {name} kept the clean accuracy that was asked for; the ones "
+                    "that lost least were taken.",
+                )
+            )
+        return found
+
+    def _fit(self, plan: Plan, network: str, defence: Defence) -> ControlledModule:
+        chosen = self.workshop.images(plan, network, "train", defence.fit.images, defence.fit.seed)
+        x, y = chosen.pictures.take(chosen.places)
+        self.say(f"fitting {defence.embedding.kind} embeddings of {network} on {len(x)} images")
+        robust = control(
+            self.workshop.network(plan, network).module,
+            None if defence.cuts is None else list(defence.cuts),
+            embedding=make_embedding(defence.embedding),
+            allow_bypass=defence.allow_bypass,
+        )
+        return robust.fit((x, y), correct_only=defence.fit.correct_only)
+
+    def _write(self, name: str, key: dict[str, Any], robust: ControlledModule) -> None:
+        path = self._path(name)
+        with replacing(path) as partial:
+            robust.save(partial)
+            content = digest_file(partial)
+        facts = {"key": key, "sha256": content, "written": time.strftime("%Y-%m-%d")}
+        write_text(path.with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
+
+    def _read(self, name: str, plain: nn.Module) -> ControlledModule | None:
+        path = self._path(name)
+        if not path.exists():
+            return None
+        try:
+            facts = json.loads(path.with_suffix(".json").read_text())
+            if digest_file(path) != facts["sha256"]:
+                raise LoadError("its content has changed")
+            return load(path, plain)
+        except (LoadError, OSError, ValueError, KeyError, TypeError) as error:
+            self.say(f"the fit {path.name} is damaged ({error}); it is made again.")
+            return None
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"
+
+    def _check_choice(self, plan: Plan, network: str, name: str, defence: Defence) -> None:
+        if not defence.chosen:
+            return
+        expected = self.workshop.network(plan, network).fingerprint
+        if defence.chosen.get("fingerprint") != expected:
+            raise PlanError(
+                f"the settings of defence {name!r} in {defence.chosen['file']} were chosen for "
+                f"other weights ({defence.chosen.get('network')}) than those of {network!r}; "
+                f"expected a choice for these. Run `clcnn tune` for {network!r}, or name a file "
+                f'for each network: tuned = {{ {network} = "..." }}.'
+            )
+
+
+def centre_by_batch(robust: ControlledModule) -> None:
+    """Put the batch's mean in place of the fitted one, at every cut."""
+    assert robust.dynamics is not None
+    centred = [BatchCentred(E) for E in robust.embeddings if isinstance(E, Embedding)]
+    example = robust.input_like.reshape(0, *robust.input_shape)
+    robust.adopt(robust.dynamics, centred, robust.shapes, example)

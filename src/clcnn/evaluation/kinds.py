@@ -1,0 +1,121 @@
+"""Embeddings, solvers and attacks by the short names that plans use."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from clcnn import attacks, embeddings, solvers
+from clcnn.attacks.base import Attack
+from clcnn.embeddings.base import Embedding
+from clcnn.errors import ClcnnError
+from clcnn.evaluation.tables import Table
+from clcnn.solvers.base import Solver
+
+_OURS = ("eps", "batch_size", "seed", "norm", "embedding")
+"""What a cell decides for its attack, so that a plan cannot set it as well."""
+
+_WRAPPERS = (attacks.StraightThrough, attacks.Unrolled, attacks.ExactGradient, attacks.Transfer)
+
+
+def _short_names(room: object, base: type) -> dict[str, Any]:
+    return {
+        cls.__name__.removesuffix("Embedding").lower(): cls
+        for cls in vars(room).values()
+        if inspect.isclass(cls) and issubclass(cls, base) and not inspect.isabstract(cls)
+    }
+
+
+EMBEDDINGS: dict[str, type[Embedding]] = _short_names(embeddings, Embedding)
+SOLVERS: dict[str, type[Solver]] = _short_names(solvers, Solver)
+ATTACKS: dict[str, type[Attack]] = {
+    name: cls
+    for name, cls in _short_names(attacks, Attack).items()
+    if not issubclass(cls, (*_WRAPPERS, attacks.WorstCase))
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The short name of a class and all of its settings, JSON values."""
+
+    kind: str
+    settings: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As one JSON object."""
+        return {"kind": self.kind, **self.settings}
+
+
+def make_embedding(given: Kind) -> Embedding:
+    """A fresh embedding."""
+    return EMBEDDINGS[given.kind](**given.settings)
+
+
+def make_solver(given: Kind) -> Solver:
+    """The solver."""
+    return SOLVERS[given.kind](**given.settings)
+
+
+def embedding_kind(table: Table, default: Kind) -> Kind:
+    """What [... .embedding] describes, every default written out."""
+    if not table.values:
+        return default
+    kind = table.choice("kind", EMBEDDINGS)
+    names = list(inspect.signature(EMBEDDINGS[kind].__init__).parameters)[1:]
+    settings = _settings(table, names)
+    made = _try(table, lambda: EMBEDDINGS[kind](**settings))
+    return Kind(kind, _listed(made.config()))
+
+
+def solver_kind(table: Table, default: Kind) -> Kind:
+    """What [... .solver] describes, every default written out."""
+    if not table.values:
+        return default
+    kind = table.choice("kind", SOLVERS)
+    settings = _settings(table, [field.name for field in fields(SOLVERS[kind])])
+    made = _try(table, lambda: SOLVERS[kind](**settings))
+    return Kind(kind, _listed(made.settings()))
+
+
+def attack_kind(table: Table, kind: str) -> Kind:
+    """What an attack's table sets beyond what the cell decides, every default written out."""
+    cls = ATTACKS[kind]
+    own = [field.name for field in fields(cls) if field.init and field.name not in _OURS]
+    settings = _settings(table, own)
+    defaults = {
+        field.name: field.default for field in fields(cls) if field.init and field.name in own
+    }
+    if kind != "manifold":  # which needs a fitted embedding, and has only simple settings
+        _try(table, lambda: cls(1 / 255, **settings))
+    return Kind(kind, _listed({**defaults, **settings}))
+
+
+def make_attack(
+    given: Kind, *, eps: float, norm: str, batch_size: int, seed: int, **more: Any
+) -> Attack:
+    """The attack with what its cell decides; ``more`` is what JSON cannot hold."""
+    cls = ATTACKS[given.kind]
+    tuples = {name: tuple(v) if isinstance(v, list) else v for name, v in given.settings.items()}
+    return cls(eps, norm=norm, batch_size=batch_size, seed=seed, **tuples, **more)
+
+
+def _settings(table: Table, names: list[str]) -> dict[str, Any]:
+    given = table.rest()
+    table.known(None, given, names)
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+
+
+def _listed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Tuples as the lists that JSON gives back."""
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()}
+
+
+def _try(table: Table, make: Any) -> Any:
+    try:
+        return make()
+    except (ClcnnError, TypeError, ValueError) as error:
+        expected = "settings that it takes"
+        raise table.error(None, f"settings that are refused ({error})", expected) from error

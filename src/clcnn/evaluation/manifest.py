@@ -1,0 +1,82 @@
+"""What a run was made with, so that its figures can be made again."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clcnn._version import __version__
+from clcnn.evaluation.hashing import ATTACK_ROOMS, DEFENCE_ROOMS, room_code
+from clcnn.evaluation.plan import Plan
+from clcnn.evaluation.workshop import Workshop
+
+_PACKAGES = ("torch", "numpy", "safetensors", "pyautoattack")
+
+
+def manifest(plan: Plan, workshop: Workshop) -> dict[str, Any]:
+    """Versions, settings and hashes of weights, data and code, as JSON values."""
+    names = sorted({entry.network for entry in plan.entries})
+    counts = {name: max(e.n for e in plan.entries if e.network == name) for name in names}
+    return {
+        "clcnn": __version__,
+        "git": git_version(),
+        "python": platform.python_version(),
+        "packages": {name: _installed(name) for name in _PACKAGES},
+        "machine": platform.machine(),
+        "device": str(workshop.device),
+        "threads": torch.get_num_threads(),
+        "code": {room: room_code(room) for room in sorted({*ATTACK_ROOMS, *DEFENCE_ROOMS})},
+        "plan": {
+            "name": plan.name,
+            "seed": plan.seed,
+            "chunk": plan.chunk,
+            "split": plan.split,
+            "sample": plan.sample,
+            "networks": {name: asdict(network) for name, network in plan.networks.items()},
+            "defences": {
+                name: {
+                    network: {
+                        **defence.on(network).settings(),
+                        "chosen": defence.on(network).chosen,
+                    }
+                    for network in names
+                }
+                for name, defence in plan.defences.items()
+            },
+            "attacks": {name: asdict(attack) for name, attack in plan.attacks.items()},
+        },
+        "weights": {name: workshop.network(plan, name).fingerprint for name in names},
+        "images": {
+            name: workshop.images(plan, name, plan.split, counts[name], plan.seed).digest
+            for name in names
+        },
+    }
+
+
+def git_version() -> str | None:
+    """The commit of the code, with a mark if files differ from it; None outside of a checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,197 @@
+"""What the store says: accuracies with intervals, differences on the same samples, CSV, signs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clcnn.attacks.flags import Finding, epsilon_helps
+from clcnn.errors import DataError
+from clcnn.evaluation.plan import Entry
+from clcnn.evaluation.store import Store
+from clcnn.statistics import Paired, paired, wilson
+
+COLUMNS = (
+    "network",
+    "defence",
+    "attack",
+    "eps",
+    "threat",
+    "n",
+    "accuracy",
+    "low",
+    "high",
+    "seconds",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One cell: its place in a table, and what was measured of it.
+
+    ``n`` samples of ``wanted`` are stored. ``accuracy`` with its 95 % interval [``low``, ``high``]
+    (Wilson) are shares; nan before the first sample. ``seconds`` a sample are the defence's alone,
+    ``cost`` is their multiple of a plain forward, the median over chunks.
+    """
+
+    network: str
+    defence: str
+    attack: str
+    eps: float
+    threat: str
+    n: int
+    wanted: int
+    accuracy: float
+    low: float
+    high: float
+    seconds: float
+    cost: float
+    findings: tuple[Finding, ...] = field(repr=False)
+    cell: int = field(repr=False)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every sample is stored."""
+        return self.n == self.wanted
+
+    def row(self) -> dict[str, str]:
+        """The line of the CSV file; accuracies in per cent."""
+        return {
+            "network": self.network,
+            "defence": self.defence,
+            "attack": self.attack,
+            "eps": f"{self.eps:g}",
+            "threat": self.threat,
+            "n": str(self.n),
+            "accuracy": f"{100 * self.accuracy:.2f}",
+            "low": f"{100 * self.low:.2f}",
+            "high": f"{100 * self.high:.2f}",
+            "seconds": f"{self.seconds:.6f}",
+        }
+
+
+def plans(store: Store) -> list[str]:
+    """The names of the plans that the store has cells of."""
+    return [row[0] for row in store.read("SELECT DISTINCT plan FROM entries ORDER BY plan")]
+
+
+def results(store: Store, plan: str) -> list[Result]:
+    """The cells of a plan in their order, with what is stored of them so far."""
+    rows = store.read(
+        "SELECT network, defence, attack, eps, threat, cell FROM entries WHERE plan = ? "
+        "ORDER BY place",
+        plan,
+    )
+    return [_result(store, *row) for row in rows]
+
+
+def _result(
+    store: Store, network: str, defence: str, attack: str, eps: float, threat: str, cell: int
+) -> Result:
+    n, right, seconds = store.read(
+        "SELECT count(*), coalesce(sum(correct), 0), avg(seconds) FROM samples WHERE cell = ?", cell
+    )[0]
+    accuracy, (low, high) = math.nan, (math.nan, math.nan)
+    if n:
+        accuracy, (low, high) = right / n, wilson(right / n, n)
+    return Result(
+        network=network,
+        defence=defence,
+        attack=attack,
+        eps=eps,
+        threat=threat,
+        n=n,
+        wanted=store.done(cell)[1],
+        accuracy=accuracy,
+        low=low,
+        high=high,
+        seconds=math.nan if seconds is None else seconds,
+        cost=_cost(store, cell),
+        findings=findings(store, cell),
+        cell=cell,
+    )
+
+
+def _cost(store: Store, cell: int) -> float:
+    """Seconds of the defence as a multiple of a plain forward, measured side by side."""
+    rows = store.read(
+        "SELECT chunks.count * avg(samples.seconds) / chunks.plain_seconds FROM chunks "
+        "JOIN samples ON samples.cell = chunks.cell AND samples.chunk = chunks.number "
+        "WHERE chunks.cell = ? GROUP BY chunks.number ORDER BY 1",
+        cell,
+    )
+    return float(rows[len(rows) // 2][0]) if rows else math.nan
+
+
+def findings(store: Store, cell: int) -> tuple[Finding, ...]:
+    """What warned of a cell while it was measured."""
+    rows = store.read('SELECT "check", sentence FROM findings WHERE cell = ? ORDER BY 1, 2', cell)
+    return tuple(Finding(*row) for row in rows)
+
+
+def warnings_of(found: Sequence[Result]) -> list[Finding]:
+    """All signs in a plan's results: those of its cells, and what shows only between cells."""
+    signs = [finding for result in found for finding in result.findings]
+    rows: dict[tuple[str, str, str, str], dict[float, float]] = {}
+    for result in found:
+        if result.n and result.eps:
+            key = (result.network, result.defence, result.attack, result.threat)
+            rows.setdefault(key, {})[result.eps] = result.accuracy
+    for key, by_eps in rows.items():
+        where = " / ".join(key)
+        signs += [Finding(f.check, f"{where}: {f.sentence}") for f in epsilon_helps(by_eps)]
+    return list(dict.fromkeys(signs))
+
+
+def compare(store: Store, first: Result, second: Result) -> Paired:
+    """``first`` minus ``second`` on the samples that both have, which must be the same images."""
+    data = [_data(store, result.cell) for result in (first, second)]
+    if data[0] != data[1]:
+        raise DataError(
+            f"found cells on {data[0]} and on {data[1]}; expected two on the same images, as only "
+            "they can be compared sample by sample."
+        )
+    both, only_first, only_second = store.read(
+        "SELECT count(*), coalesce(sum(a.correct AND NOT b.correct), 0), "
+        "coalesce(sum(b.correct AND NOT a.correct), 0) "
+        "FROM samples AS a JOIN samples AS b ON a.sample = b.sample "
+        "WHERE a.cell = ? AND b.cell = ?",
+        first.cell,
+        second.cell,
+    )[0]
+    if not both:
+        raise DataError(
+            "the two cells have no sample in common; expected two of one plan that are measured."
+        )
+    return paired(both, only_first, only_second)
+
+
+def _data(store: Store, cell: int) -> str:
+    settings: dict[str, Any] = json.loads(
+        store.read("SELECT settings FROM cells WHERE id = ?", cell)[0][0]
+    )
+    data = settings["data"]
+    return f"{data['name']} ({data['split']}{', the shipped sample' if data['sample'] else ''})"
+
+
+def to_csv(found: Sequence[Result]) -> str:
+    """The results as CSV; accuracy, low and high in per cent, seconds a sample of the defence."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(result.row() for result in found)
+    return text.getvalue()
+
+
+def pick(found: Sequence[Result], entry: Entry) -> Result:
+    """The result that stands where ``entry`` does."""
+    key = (entry.network, entry.defence, entry.attack, entry.eps, entry.threat)
+    for result in found:
+        if (result.network, result.defence, result.attack, result.eps, result.threat) == key:
+            return result
+    raise DataError(f"there is no result for {entry}; expected a cell of the plan.")

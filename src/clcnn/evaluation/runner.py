@@ -1,0 +1,173 @@
+"""Run a plan: cells in order, images by the chunk, as many processes on one store as you like."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from clcnn.evaluation.cache import ExampleCache, Examples
+from clcnn.evaluation.defending import Defences, Defended
+from clcnn.evaluation.forecast import Forecast
+from clcnn.evaluation.hashing import digest
+from clcnn.evaluation.manifest import manifest
+from clcnn.evaluation.measuring import measure, signs
+from clcnn.evaluation.plan import NONE, Entry, Plan
+from clcnn.evaluation.results import Result, results
+from clcnn.evaluation.store import CellKey, Claim, Measured, Store
+from clcnn.evaluation.threats import Chunk, Threats, seed_of
+from clcnn.evaluation.workshop import Chosen, Workshop
+
+_FORMAT = 1
+_POLL = 0.2  # seconds between two looks at what other processes do
+
+
+class Watch(Protocol):
+    """Told of an evaluation's progress."""
+
+    def cell(self, place: int, cells: int, entry: Entry) -> None:
+        """Work on the cell at ``place`` of ``cells`` begins."""
+
+    def samples(self, done: int, total: int, seconds_left: float | None) -> None:
+        """So many of the samples of all cells are stored; None: no time is known yet."""
+
+    def say(self, sentence: str) -> None:
+        """Something that a person should read."""
+
+
+class _Silent:
+    def cell(self, place: int, cells: int, entry: Entry) -> None:
+        pass
+
+    def samples(self, done: int, total: int, seconds_left: float | None) -> None:
+        pass
+
+    def say(self, sentence: str) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with everything that decides its result, and the images it is measured on."""
+
+    entry: Entry
+    key: CellKey
+    chosen: Chosen
+
+
+class Bench:
+    """A plan's cells and what they are made from."""
+
+    def __init__(self, plan: Plan, workshop: Workshop, folder: Path, watch: Watch) -> None:
+        self.plan = plan
+        self.workshop = workshop
+        self.defences = Defences(workshop, folder / "fits", watch.say)
+        self.threats = Threats(self.defences, ExampleCache(folder / "examples", watch.say))
+
+    def cells(self) -> list[Cell]:
+        """All cells of the plan, with the hashes of their settings."""
+        return [self._cell(entry) for entry in self.plan.entries]
+
+    def _cell(self, entry: Entry) -> Cell:
+        plan = self.plan
+        chosen = self.workshop.images(plan, entry.network, plan.split, entry.n, plan.seed)
+        settings = {
+            "format": _FORMAT,
+            "network": self.workshop.network(plan, entry.network).fingerprint,
+            "data": {
+                "name": plan.networks[entry.network].data,
+                "split": plan.split,
+                "sample": plan.sample,
+                "images": chosen.digest,
+            },
+            "defence": self.defences.settings(plan, entry.network, entry.defence),
+            "attack": self.threats.settings(plan, entry),
+            "seed": plan.seed,
+            "chunk": plan.chunk,
+        }
+        counts = [min(plan.chunk, entry.n - start) for start in range(0, entry.n, plan.chunk)]
+        return Cell(entry, CellKey(digest(settings), settings, tuple(counts)), chosen)
+
+    def chunk(self, chosen: Chosen, number: int) -> Chunk:
+        """The images of one chunk."""
+        size = self.plan.chunk
+        places = chosen.places[number * size : (number + 1) * size]
+        x, y = chosen.pictures.take(places)
+        device = self.workshop.device
+        return Chunk(number, places, x.to(device), y.to(device), seed_of(self.plan.seed, number))
+
+    def examples(self, cell: Cell, number: int) -> tuple[Chunk, Defended, Examples]:
+        """The clean images of a chunk, the defence, and what it meets in their place."""
+        plan, entry = self.plan, cell.entry
+        chunk = self.chunk(cell.chosen, number)
+        defended = self.defences.ready(plan, entry.network, entry.defence)
+        return chunk, defended, self.threats.images(plan, entry, chunk, defended)
+
+    def measure(self, cell: Cell, number: int) -> Measured:
+        """One chunk of a cell."""
+        plan, entry = self.plan, cell.entry
+        chunk, defended, examples = self.examples(cell, number)
+        measured = measure(defended, chunk, examples)
+        if number > 0:
+            return measured
+        found = self.defences.findings(plan, entry.network, entry.defence)
+        if entry.attack != NONE:
+            found += signs(defended, chunk, entry.eps / 255, entry.threat == "adaptive")
+        return replace(measured, findings=[*found, *measured.findings])
+
+
+def run(
+    plan: Plan,
+    store: Store | str | Path,
+    *,
+    workshop: Workshop | None = None,
+    watch: Watch | None = None,
+) -> list[Result]:
+    """Measure every cell of the plan that the store does not hold yet; return all of them.
+
+    It may be ended at any time, by anything, and run again: what is stored is used, what is not
+    is measured. Other processes may run the same or another plan on the same store meanwhile.
+    """
+    watch = watch or _Silent()
+    workshop = workshop or Workshop()
+    with nullcontext(store) if isinstance(store, Store) else Store(store) as opened:
+        bench = Bench(plan, workshop, opened.folder, watch)
+        cells = bench.cells()
+        number = opened.begin(manifest(plan, workshop))
+        ids = opened.register(number, plan.name, [(cell.entry, cell.key) for cell in cells])
+        _work(bench, opened, list(zip(cells, ids, strict=True)), watch)
+        return results(opened, plan.name)
+
+
+def _work(bench: Bench, store: Store, cells: Sequence[tuple[Cell, int]], watch: Watch) -> None:
+    forecast = Forecast(store, [(cell.entry, number) for cell, number in cells])
+    watch.samples(*forecast.now())
+    waiting = False
+    while True:
+        worked = False
+        for place, (cell, number) in enumerate(cells):
+            claim = store.claim(number)
+            if claim is not None:
+                watch.cell(place, len(cells), cell.entry)
+            while claim is not None:
+                _measure(bench, store, cell, claim)
+                worked, waiting = True, False
+                watch.samples(*forecast.now())
+                claim = store.claim(number)
+        if all(done == total for done, total in (store.done(number) for _, number in cells)):
+            watch.samples(*forecast.now())
+            return
+        if not worked:
+            if not waiting:
+                watch.say("another process works on what is left; waiting for it")
+            waiting = True
+            time.sleep(_POLL)
+
+
+def _measure(bench: Bench, store: Store, cell: Cell, claim: Claim) -> None:
+    with store.held(claim):
+        measured = bench.measure(cell, claim.chunk)
+    store.finish(claim, {claim.cell: measured})

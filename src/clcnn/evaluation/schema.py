@@ -1,0 +1,199 @@
+"""The file itself: its tables, and the refusal of files that are damaged, foreign or newer."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clcnn.errors import ClcnnError
+
+APPLICATION = 0x636C636E  # "clcn"
+SCHEMA = 1
+_MAGIC = b"SQLite format 3\x00"
+_BUSY = 60.0  # seconds that a process waits while another writes
+
+_TABLES = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    started TEXT NOT NULL,
+    manifest TEXT NOT NULL                  -- JSON: versions, settings, hashes
+);
+CREATE TABLE cells (
+    id INTEGER PRIMARY KEY,
+    hash TEXT NOT NULL UNIQUE,
+    settings TEXT NOT NULL,                 -- JSON: everything that changes a result
+    samples INTEGER NOT NULL,
+    run INTEGER NOT NULL REFERENCES runs
+);
+CREATE TABLE entries (                      -- where a cell stands in the tables of a plan
+    plan TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    network TEXT NOT NULL,
+    defence TEXT NOT NULL,
+    attack TEXT NOT NULL,
+    eps REAL NOT NULL,                      -- in 1/255
+    threat TEXT NOT NULL,
+    cell INTEGER NOT NULL REFERENCES cells,
+    PRIMARY KEY (plan, place)
+) WITHOUT ROWID;
+CREATE TABLE chunks (
+    cell INTEGER NOT NULL REFERENCES cells,
+    number INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0,
+    owner TEXT,                             -- who works on it, until when (UNIX time)
+    expires REAL,
+    seconds REAL,                           -- attack and defence together
+    plain_seconds REAL,                     -- of one plain forward of the same images
+    PRIMARY KEY (cell, number)
+) WITHOUT ROWID;
+CREATE TABLE samples (
+    cell INTEGER NOT NULL,
+    sample INTEGER NOT NULL,                -- the image's place in its data set
+    chunk INTEGER NOT NULL,
+    label INTEGER NOT NULL,
+    predicted INTEGER NOT NULL,
+    correct INTEGER NOT NULL,
+    cost REAL,                              -- J, under control
+    before BLOB,                            -- float32, ||E_t(x_t) - x_t||^2 without control
+    after BLOB,                             -- float32, L_t under control
+    linf REAL NOT NULL,
+    l2 REAL NOT NULL,
+    seconds REAL NOT NULL,                  -- of the defence, without the attack
+    broken_by TEXT,                         -- in a worst case: what broke it
+    PRIMARY KEY (cell, sample)
+) WITHOUT ROWID;
+CREATE TABLE findings (                     -- signs that a cell may lie
+    cell INTEGER NOT NULL REFERENCES cells,
+    "check" TEXT NOT NULL,
+    sentence TEXT NOT NULL,
+    PRIMARY KEY (cell, "check", sentence)
+) WITHOUT ROWID;
+"""
+
+
+class StoreError(ClcnnError, RuntimeError):
+    """A store of results cannot be opened, read or written."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection whose transactions are begun by hand; a new file gets its tables."""
+    with explained(path):
+        connection = sqlite3.connect(
+            path, timeout=_BUSY, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            _create(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    """Make the tables, unless another process has; all of them or none."""
+    if _number(connection, "user_version"):
+        return
+    with transaction(connection):
+        if _number(connection, "user_version"):
+            return
+        for statement in _TABLES.split(";\n"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing; no other process writes in between."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that is not a whole store of a schema that is known."""
+    with path.open("rb") as file:
+        start = file.read(len(_MAGIC))
+    if not start:
+        return  # made by a process that was ended before it wrote anything
+    if start != _MAGIC:
+        raise StoreError(
+            f"{path} is no SQLite file; expected a store of results. Give another path: nothing "
+            "was written to this one."
+        )
+    with explained(path):
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", timeout=_BUSY, uri=True)
+        try:
+            _check(path, connection)
+        finally:
+            connection.close()
+
+
+def _check(path: Path, connection: sqlite3.Connection) -> None:
+    application, schema = (_number(connection, p) for p in ("application_id", "user_version"))
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application == 0 and schema == 0 and tables == 0:
+        return
+    if application != APPLICATION:
+        raise StoreError(
+            f"{path} is an SQLite file of another program; expected a store of results. Give "
+            "another path: nothing was written to this one."
+        )
+    if schema != SCHEMA:
+        raise StoreError(
+            f"{path} has schema {schema}, this version of clcnn reads schema {SCHEMA}. Use the "
+            "version that wrote it, or give another path."
+        )
+    found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
+    if found != ["ok"]:
+        raise damaged(path, "; ".join(found))
+    broken = connection.execute(
+        "SELECT chunks.cell, chunks.number, chunks.count, count(samples.sample) AS found "
+        "FROM chunks LEFT JOIN samples "
+        "ON samples.cell = chunks.cell AND samples.chunk = chunks.number "
+        "GROUP BY chunks.cell, chunks.number "
+        "HAVING found != CASE WHEN chunks.done THEN chunks.count ELSE 0 END LIMIT 1"
+    ).fetchone()
+    if broken:
+        cell, number, count, rows = broken
+        raise damaged(path, f"part {number} of cell {cell} has {rows} rows of {count}")
+
+
+def damaged(path: Path, what: str) -> StoreError:
+    """The error for a store that is not whole."""
+    return StoreError(
+        f"{path} is damaged ({what}). Move it away and run the same command again: adversarial "
+        "examples and fits beside it are checked and used again, so that only the measurements "
+        "are repeated. What can be saved of the old one: sqlite3 OLD .recover"
+    )
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """SQLite's errors as ours, with what to do."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise StoreError(
+            f"cannot use {path} ({error}). Make room on the disk, see that the folder exists and "
+            "may be written to and that no other program holds the file, then run the same "
+            "command again: what was stored stays."
+        ) from error
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.IntegrityError):
+            raise
+        raise damaged(path, str(error)) from error
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])

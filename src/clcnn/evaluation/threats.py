@@ -1,0 +1,272 @@
+"""The images that a defence meets: oblivious ones, or the worst that an informed attacker finds.
+
+oblivious: made on the uncontrolled network, by an attacker who does not know of the control.
+adaptive: per sample the first success of the oblivious examples and of attacks that know of the
+control. So adaptive accuracy is never above oblivious accuracy, sample by sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clcnn.attacks import (
+    Attack,
+    EvaluationWarning,
+    ExactGradient,
+    Finding,
+    Stealth,
+    StraightThrough,
+    Transfer,
+    Unrolled,
+    WorstCase,
+)
+from clcnn.attacks.adaptive import Seeing
+from clcnn.attacks.base import is_correct
+from clcnn.control import ControlledModule
+from clcnn.evaluation.cache import ExampleCache, Examples
+from clcnn.evaluation.defending import Defences, Defended
+from clcnn.evaluation.hashing import ATTACK_ROOMS, FIT_ROOMS, digest, digest_tensors, versions
+from clcnn.evaluation.kinds import SOLVERS, make_attack
+from clcnn.evaluation.plan import NONE, Entry, Plan
+from clcnn.evaluation.tables import PlanError
+from clcnn.solvers.base import FeedbackSolver
+
+_WRAPPERS: dict[str, Callable[[Attack], Attack]] = {
+    "straight_through": StraightThrough,
+    "unrolled": Unrolled,
+    "exact": ExactGradient,
+    "itself": lambda attack: attack,
+}
+_BLACK_BOX = ("noise", "square", "stealth")
+"""Attacks that need no gradient of the control, or bring their own view of it."""
+
+_EXTERNAL = ("autoattack", "square")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some images of a cell, attacked together, and the seed of whatever is random in that."""
+
+    number: int
+    places: Tensor
+    x: Tensor
+    y: Tensor
+    seed: int
+
+    @property
+    def digest(self) -> str:
+        """The hash of images and labels."""
+        return digest_tensors(self.x, self.y)
+
+
+def seed_of(seed: int, number: int) -> int:
+    """A seed for each chunk, from the plan's seed and the chunk's number and nothing else."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:4]) >> 1
+
+
+def views(plan: Plan, entry: Entry, member: str) -> tuple[str, ...]:
+    """By which views an attacker who knows of the cell's defence runs one of its attacks."""
+    if entry.defence == NONE or entry.threat != "adaptive":
+        return ()  # no control, or none that is known of: the oblivious examples are all there is
+    if plan.attacks[member].kind in _BLACK_BOX:
+        return ("itself",)
+    given = plan.attacks[member].through or plan.attacks[entry.attack].through
+    if given:
+        return given
+    solver = SOLVERS[plan.defences[entry.defence].on(entry.network).solver.kind]
+    return ("exact",) if issubclass(solver, FeedbackSolver) else ("straight_through", "unrolled")
+
+
+class Threats:
+    """Makes or finds the images of every cell."""
+
+    def __init__(self, defences: Defences, cache: ExampleCache) -> None:
+        self.defences = defences
+        self.cache = cache
+
+    def settings(self, plan: Plan, entry: Entry) -> dict[str, Any]:
+        """What decides a cell's images, beside network, defence and clean images."""
+        if entry.attack == NONE:
+            return {"threat": "none"}
+        members = [self._member(plan, entry, member) for member in plan.members(entry.attack)]
+        settings: dict[str, Any] = {"threat": entry.threat, "attacks": members}
+        if entry.threat == "adaptive":
+            through = [list(views(plan, entry, m)) for m in plan.members(entry.attack)]
+            settings["through"] = through
+        return settings
+
+    def images(self, plan: Plan, entry: Entry, chunk: Chunk, defended: Defended) -> Examples:
+        """The images that the defence of ``entry`` meets in place of ``chunk.x``."""
+        if entry.attack == NONE:
+            return Examples(chunk.x, 0.0)
+        members = [m for m in plan.members(entry.attack) if plan.attacks[m].kind != "stealth"]
+        known = [self.oblivious(plan, entry, member, chunk) for member in members]
+        if entry.threat == "oblivious" and len(known) == 1:
+            return known[0]
+        return self._worst(plan, entry, chunk, defended, known)
+
+    def oblivious(self, plan: Plan, entry: Entry, member: str, chunk: Chunk) -> Examples:
+        """What one attack finds on the uncontrolled network: the same for every defence."""
+        trained = self.defences.workshop.network(plan, entry.network)
+        key = {
+            "network": trained.fingerprint,
+            "attack": self._member(plan, entry, member),
+            "images": chunk.digest,
+            "seed": chunk.seed,
+        }
+
+        def make() -> Examples:
+            attack = self._attack(plan, entry, member, chunk)
+            return timed(lambda: (attack(trained.module, chunk.x, chunk.y), None))
+
+        return self.cache.get(key, chunk.x, make)
+
+    def _worst(
+        self,
+        plan: Plan,
+        entry: Entry,
+        chunk: Chunk,
+        defended: Defended,
+        known: Sequence[Examples],
+    ) -> Examples:
+        """Per sample the first success, known examples first."""
+        through = {member: views(plan, entry, member) for member in plan.members(entry.attack)}
+        key = {
+            "defence": defended.settings,
+            "network": self.defences.workshop.network(plan, entry.network).fingerprint,
+            "worst of": [self._member(plan, entry, member) for member in through],
+            "through": [list(names) for names in through.values()],
+            "images": chunk.digest,
+            "seed": chunk.seed,
+        }
+
+        def make() -> Examples:
+            attacks = [
+                _WRAPPERS[view](self._attack(plan, entry, member, chunk))
+                for member, names in through.items()
+                for view in names
+            ]
+            x_known = [examples.x for examples in known]
+            made = timed(lambda: worst(defended.module, chunk, x_known, attacks))
+            found = [finding for examples in known for finding in examples.findings]
+            return Examples(
+                made.x,
+                made.seconds + sum(examples.seconds for examples in known),
+                tuple(dict.fromkeys([*found, *made.findings])),
+                made.broken_by,
+            )
+
+        return self.cache.get(key, chunk.x, make)
+
+    def _attack(self, plan: Plan, entry: Entry, member: str, chunk: Chunk) -> Attack:
+        attack = plan.attacks[member]
+        assert attack.settings is not None
+        more = {}
+        if attack.embedding_of is not None:
+            defence = plan.defences[attack.embedding_of].on(entry.network)
+            robust = self.defences.fitted(plan, entry.network, defence)
+            if robust.cuts[0] != "input":
+                raise PlanError(
+                    f"attack {member!r} uses the input embedding of {attack.embedding_of!r}, whose "
+                    f"first cut is {robust.cuts[0]!r}; expected 'input' among its cuts."
+                )
+            more["embedding"] = robust.embeddings[0]
+        return make_attack(
+            attack.settings,
+            eps=entry.eps / 255,
+            norm=attack.norm,
+            batch_size=len(chunk.x),
+            seed=chunk.seed,
+            **more,
+        )
+
+    def _member(self, plan: Plan, entry: Entry, member: str) -> dict[str, Any]:
+        """What decides one attack's images on the uncontrolled network, as JSON values."""
+        attack = plan.attacks[member]
+        assert attack.settings is not None
+        settings = {
+            **attack.settings.to_dict(),
+            "eps": entry.eps,
+            "norm": attack.norm,
+            "versions": versions(ATTACK_ROOMS),
+        }
+        if attack.kind in _EXTERNAL:
+            settings["package"] = _version("pyautoattack")
+        if attack.embedding_of is not None:
+            defence = plan.defences[attack.embedding_of].on(entry.network)
+            settings["embedding"] = digest(self.defences.fit_key(plan, entry.network, defence))
+            settings["versions"] = versions((*ATTACK_ROOMS, *FIT_ROOMS))
+        return settings
+
+
+def worst(
+    model: torch.nn.Module, chunk: Chunk, known: Sequence[Tensor], attacks: Sequence[Attack]
+) -> tuple[Tensor, list[str | None]]:
+    """The first success of each sample, and what it was: "clean", "known 0", an attack's label.
+
+    A sample that withstood everything comes back as the last of the known examples.
+    """
+    x_adv, by = _first_success(model, chunk, known, attacks)
+    if known:
+        withstood = torch.tensor([name is None for name in by], device=x_adv.device)
+        x_adv[withstood] = known[-1][withstood]
+    return x_adv, by
+
+
+def _first_success(
+    model: torch.nn.Module, chunk: Chunk, known: Sequence[Tensor], attacks: Sequence[Attack]
+) -> tuple[Tensor, list[str | None]]:
+    if attacks:
+        plain = [a.inner if isinstance(a, Seeing) else a for a in attacks]
+        plain = [a for a in plain if not isinstance(a, Stealth)]
+        if isinstance(model, ControlledModule) and plain:
+            # Without an attack on the uncontrolled network the worst case would add one of its
+            # own, PGD, and a row called "noise" would be no such thing.
+            attacks = [Transfer(plain[0]), *attacks]
+        found = WorstCase(attacks).strongest(model, chunk.x, chunk.y, known)
+        return found.x_adv, list(found.by)
+    x_adv = chunk.x.clone()
+    by: list[str | None] = [None] * len(x_adv)
+    tried = [("clean", chunk.x), *((f"known {k}", x) for k, x in enumerate(known))]
+    for name, x in tried:
+        right = is_correct(model, x, chunk.y).tolist()
+        for place, (verdict, before) in enumerate(zip(right, by, strict=True)):
+            if before is None and not verdict:
+                by[place] = name
+                x_adv[place] = x[place]
+    return x_adv, by
+
+
+def timed(run: Callable[[], tuple[Tensor, list[str | None] | None]]) -> Examples:
+    """What ``run`` finds, how long it takes, and what the attack warned of."""
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        x, broken_by = run()
+    seconds = time.perf_counter() - began
+    findings = []
+    for warning in caught:
+        if issubclass(warning.category, EvaluationWarning):
+            check, _, sentence = str(warning.message).partition(": ")
+            findings.append(Finding(check, sentence))
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    return Examples(x, seconds, tuple(dict.fromkeys(findings)), broken_by)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
