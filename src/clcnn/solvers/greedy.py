@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clcnn.dynamics.base import INPUT
-from clcnn.embeddings.linear import LinearEmbedding
+from clcnn.embeddings.orthogonal import OrthogonalEmbedding
 from clcnn.errors import SolveError
 from clcnn.solvers.base import FeedbackSolver
 from clcnn.solvers.problem import Policy, Problem
@@ -41,8 +41,8 @@ class Greedy(FeedbackSolver):
             w, R = objective.weights[t], objective.regularization[t]
             if isinstance(R, Tensor):
                 embedding = objective.embeddings[t]
-                if isinstance(embedding, LinearEmbedding):
-                    return _diagonal_minimiser(embedding.V, residual, w, R)
+                if isinstance(embedding, OrthogonalEmbedding):
+                    return _diagonal_minimiser(embedding.basis(), residual, w, R)
                 return residual * (w / (w + R.to(residual)))
             return residual * (w / (w + R)) if R else residual
 
