@@ -2,6 +2,8 @@
 
 from clcnn.cli.app import app, run
 from clcnn.cli.data import Data
+from clcnn.cli.evaluate import Bars
 from clcnn.cli.train import Method, Network
+from clcnn.cli.tune import TuneSplit
 
-__all__ = ["Data", "Method", "Network", "app", "run"]
+__all__ = ["Bars", "Data", "Method", "Network", "TuneSplit", "app", "run"]

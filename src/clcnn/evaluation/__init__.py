@@ -9,6 +9,7 @@ print(to_csv(found))
 
 from clcnn.evaluation.cache import ExampleCache, Examples
 from clcnn.evaluation.centring import BatchCentred
+from clcnn.evaluation.choice import Choice, Grid, Point
 from clcnn.evaluation.defence import Defence, Fit
 from clcnn.evaluation.kinds import Kind
 from clcnn.evaluation.plan import AttackPlan, Entry, Network, Plan, read_plan
@@ -25,6 +26,7 @@ from clcnn.evaluation.runner import Bench, Cell, Watch, run
 from clcnn.evaluation.schema import StoreError
 from clcnn.evaluation.store import Store
 from clcnn.evaluation.tables import PlanError
+from clcnn.evaluation.tune import tune
 from clcnn.evaluation.workshop import Workshop
 
 __all__ = [
@@ -32,15 +34,18 @@ __all__ = [
     "BatchCentred",
     "Bench",
     "Cell",
+    "Choice",
     "Defence",
     "Entry",
     "ExampleCache",
     "Examples",
     "Fit",
+    "Grid",
     "Kind",
     "Network",
     "Plan",
     "PlanError",
+    "Point",
     "Result",
     "Store",
     "StoreError",
@@ -53,5 +58,6 @@ __all__ = [
     "results",
     "run",
     "to_csv",
+    "tune",
     "warnings_of",
 ]

@@ -85,14 +85,19 @@ class Defences:
             return Defended(plain, None, None)
         defence = plan.defences[name].on(network)
         self._check_choice(plan, network, name, defence)
-        robust = self.fitted(plan, network, defence).configure(
+        robust = self.dressed(self.fitted(plan, network, defence), defence)
+        return Defended(plain, robust, self.settings(plan, network, name))
+
+    def dressed(self, fitted: ControlledModule, defence: Defence) -> ControlledModule:
+        """A fitted network with the defence's solver, weights, regularisation and centring."""
+        robust = fitted.configure(
             solver=make_solver(defence.solver),
             weights=defence.weights,  # type: ignore[arg-type]
             regularization=defence.regularization,
         )
         if defence.centring == "batch":
             centre_by_batch(robust)
-        return Defended(plain, robust, self.settings(plan, network, name))
+        return robust
 
     def fitted(self, plan: Plan, network: str, defence: Defence) -> ControlledModule:
         """The network with embeddings fitted, from memory, a file or the training images."""

@@ -20,7 +20,7 @@ _PACKAGE = Path(__file__).parent.parent
 ATTACK_ROOMS = ("attacks", "models")
 FIT_ROOMS = ("dynamics", "embeddings", "fitting", "models", "states")
 DEFENCE_ROOMS = (*FIT_ROOMS, "checks", "control", "gradients", "objective", "settings", "solvers")
-EVALUATION_FILES = ("centring", "defending", "measuring", "threats")
+EVALUATION_FILES = ("centring", "defending", "measuring", "prefixes", "threats")
 
 
 def digest(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,15 +38,17 @@ class Watch(Protocol):
         """Something that a person should read."""
 
 
-class _Silent:
+class Silent:
+    """Says nothing."""
+
     def cell(self, place: int, cells: int, entry: Entry) -> None:
-        pass
+        """Nothing."""
 
     def samples(self, done: int, total: int, seconds_left: float | None) -> None:
-        pass
+        """Nothing."""
 
     def say(self, sentence: str) -> None:
-        pass
+        """Nothing."""
 
 
 @dataclass(frozen=True)
@@ -131,34 +133,56 @@ def run(
     It may be ended at any time, by anything, and run again: what is stored is used, what is not
     is measured. Other processes may run the same or another plan on the same store meanwhile.
     """
-    watch = watch or _Silent()
+    watch = watch or Silent()
     workshop = workshop or Workshop()
     with nullcontext(store) if isinstance(store, Store) else Store(store) as opened:
         bench = Bench(plan, workshop, opened.folder, watch)
         cells = bench.cells()
         number = opened.begin(manifest(plan, workshop))
         ids = opened.register(number, plan.name, [(cell.entry, cell.key) for cell in cells])
-        _work(bench, opened, list(zip(cells, ids, strict=True)), watch)
+        pairs = zip(cells, ids, strict=True)
+        work(opened, [single(bench, cell, id_) for cell, id_ in pairs], watch)
         return results(opened, plan.name)
 
 
-def _work(bench: Bench, store: Store, cells: Sequence[tuple[Cell, int]], watch: Watch) -> None:
-    forecast = Forecast(store, [(cell.entry, number) for cell, number in cells])
+@dataclass(frozen=True)
+class Unit:
+    """What is measured at once: one cell, or several that share the work, by the chunk.
+
+    ``entry`` stands for all of them; ``measure(number)`` gives a chunk of each cell in ``cells``.
+    """
+
+    entry: Entry
+    cells: tuple[int, ...]
+    measure: Callable[[int], Mapping[int, Measured]]
+
+
+def single(bench: Bench, cell: Cell, id_: int) -> Unit:
+    """One cell by itself."""
+    return Unit(cell.entry, (id_,), lambda number: {id_: bench.measure(cell, number)})
+
+
+def work(store: Store, units: Sequence[Unit], watch: Watch) -> None:
+    """Measure what is not stored, in order, and wait for what other processes measure."""
+    forecast = Forecast(store, [(unit.entry, cell) for unit in units for cell in unit.cells])
     watch.samples(*forecast.now())
     waiting = False
     while True:
         worked = False
-        for place, (cell, number) in enumerate(cells):
-            claim = store.claim(number)
+        for place, unit in enumerate(units):
+            claim = _claim(store, unit)
             if claim is not None:
-                watch.cell(place, len(cells), cell.entry)
+                watch.cell(place, len(units), unit.entry)
             while claim is not None:
-                _measure(bench, store, cell, claim)
+                with store.held(claim):
+                    measured = unit.measure(claim.chunk)
+                store.finish(claim, measured)
                 worked, waiting = True, False
                 watch.samples(*forecast.now())
-                claim = store.claim(number)
-        if all(done == total for done, total in (store.done(number) for _, number in cells)):
-            watch.samples(*forecast.now())
+                claim = _claim(store, unit)
+        done, total, left = forecast.now()
+        if done == total:
+            watch.samples(done, total, left)
             return
         if not worked:
             if not waiting:
@@ -167,7 +191,6 @@ def _work(bench: Bench, store: Store, cells: Sequence[tuple[Cell, int]], watch: 
             time.sleep(_POLL)
 
 
-def _measure(bench: Bench, store: Store, cell: Cell, claim: Claim) -> None:
-    with store.held(claim):
-        measured = bench.measure(cell, claim.chunk)
-    store.finish(claim, {claim.cell: measured})
+def _claim(store: Store, unit: Unit) -> Claim | None:
+    """A chunk that any of the unit's cells lacks."""
+    return next((c for cell in unit.cells if (c := store.claim(cell)) is not None), None)

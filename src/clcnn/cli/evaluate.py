@@ -1,0 +1,166 @@
+"""`clcnn evaluate`: measure what a plan asks for, and go on where an earlier run was ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from clcnn.cli.app import INTERRUPTED, Root, app
+
+if TYPE_CHECKING:
+    from clcnn.evaluation.plan import Entry, Plan
+    from clcnn.evaluation.results import Result
+    from clcnn.evaluation.workshop import Workshop
+
+Device = Annotated[str, typer.Option(help="Where networks run: cpu, cuda ...")]
+Threads = Annotated[int | None, typer.Option(help="Threads of the CPU [default: torch's].", min=1)]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Few images of the sample that comes with the package.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.command()
+def evaluate(
+    plan: Annotated[Path, typer.Argument(help="The plan, a TOML file.")],
+    store: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results.sqlite"),
+    quick: Quick = False,
+    csv: Annotated[Path | None, typer.Option(help="Write the results there too.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.", min=0)] = None,
+    root: Root = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure defences under attack. Example: clcnn evaluate plan.toml --store results.sqlite
+
+    Repeat the command to go on after a stop; run it twice at once to share the work.
+    """
+    from dataclasses import replace
+
+    from clcnn.data.files import write_text
+    from clcnn.evaluation import read_plan, run, to_csv, warnings_of
+
+    wanted = read_plan(plan)
+    wanted = wanted.quick() if quick else wanted
+    wanted = wanted if seed is None else replace(wanted, seed=seed)
+    try:
+        with Bars(quiet=as_json) as watch:
+            found = run(wanted, store, workshop=make_workshop(root, device, threads), watch=watch)
+    except KeyboardInterrupt:
+        raise stopped(store) from None
+    if csv is not None:
+        write_text(csv, to_csv(found))
+    signs = warnings_of(found)
+    if as_json:
+        rows = [{**result.row(), "cost": result.cost} for result in found]
+        typer.echo(json.dumps({"results": rows, "warnings": [str(sign) for sign in signs]}))
+        return
+    show(wanted, found)
+    for sign in signs:
+        typer.echo(f"warning: {sign}")
+
+
+def make_workshop(root: Path | None, device: str, threads: int | None) -> Workshop:
+    """Networks and images on a device that is there."""
+    import torch
+
+    from clcnn.evaluation import PlanError, Workshop
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise PlanError(f"found --device {device}, which cannot be used ({error}).") from error
+    return Workshop(root=root, device=device)
+
+
+def stopped(store: Path) -> typer.Exit:
+    """Say how to go on after Ctrl-C."""
+    typer.echo(
+        f"Stopped; what was measured is kept in {store}. Repeat the same command to go on.",
+        err=True,
+    )
+    return typer.Exit(INTERRUPTED)
+
+
+def show(plan: Plan, found: list[Result]) -> None:
+    """The results as a table."""
+    table = Table("network", "defence", "attack", "eps", "threat", "n", title=plan.name)
+    for column in ("accuracy", "95 % interval", "forwards"):
+        table.add_column(column, justify="right")
+    for r in found:
+        row = r.row()
+        names = [row[key] for key in ("network", "defence", "attack", "eps", "threat", "n")]
+        interval = f"{row['low']} - {row['high']}"
+        table.add_row(*names, row["accuracy"], interval, f"{r.cost:.1f}")
+    Console(highlight=False).print(table)
+
+
+class Bars:
+    """A bar over all samples at a terminal, with the cell and the time left; else a line a cell."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(highlight=False, soft_wrap=True, stderr=True)
+        self.quiet = quiet
+        self.bar: Progress | None = None
+        if sys.stderr.isatty() and not quiet:
+            self.bar = Progress(
+                TextColumn("{task.fields[cell]}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("samples, {task.fields[left]}"),
+                console=self.console,
+                transient=True,
+            )
+            self.task = self.bar.add_task("", total=None, cell="", left="")
+
+    def __enter__(self) -> Self:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def cell(self, place: int, cells: int, entry: Entry) -> None:
+        words = [entry.network, entry.defence, entry.attack]
+        words += [f"eps {entry.eps:g}", entry.threat] if entry.eps else []
+        name = f"cell {place + 1}/{cells}: {', '.join(words)}"
+        if self.bar is not None:
+            self.bar.update(self.task, cell=name)
+        elif not self.quiet:
+            self.console.print(name)
+
+    def samples(self, done: int, total: int, seconds_left: float | None) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, total=total, left=time_left(seconds_left))
+
+    def say(self, sentence: str) -> None:
+        if not self.quiet:
+            self.console.print(sentence)
+
+
+def time_left(seconds: float | None) -> str:
+    """Seconds in words."""
+    if seconds is None:
+        return "time left not known yet"
+    if seconds < 90:
+        return f"{seconds:.0f} s left"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min left" if minutes < 90 else f"{minutes / 60:.1f} h left"

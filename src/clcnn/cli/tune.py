@@ -1,0 +1,112 @@
+"""`clcnn tune`: choose a defence's settings on held-out training images."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clcnn.cli.app import Root, app
+from clcnn.cli.data import Data
+from clcnn.cli.evaluate import AsJson, Bars, Device, Quick, Threads, make_workshop, stopped
+
+
+class TuneSplit(StrEnum):
+    """Images to choose on."""
+
+    heldout = "heldout"
+    test = "test"
+
+
+@app.command()
+def tune(
+    weights: Annotated[str, typer.Argument(help="A network's name, or a file of weights.")],
+    out: Annotated[Path, typer.Option(help="Where the choice is written.")],
+    store: Annotated[Path, typer.Option(help="Where the grid is kept.")] = Path("tuning.sqlite"),
+    data: Annotated[Data, typer.Option(help="The data set of the network.")] = Data.cifar10,
+    cut: Annotated[
+        list[str] | None, typer.Option(help="A controlled state; repeat it [default: chosen].")
+    ] = None,
+    embedding: Annotated[str, typer.Option(help="linear, autoencoder ...")] = "linear",
+    fit: Annotated[int, typer.Option(help="Training images to fit on.", min=1)] = 5000,
+    images: Annotated[int, typer.Option(help="Images to choose on.", min=1)] = 500,
+    chunk: Annotated[int, typer.Option(help="Images at once.", min=1)] = 250,
+    iterations: Annotated[list[int] | None, typer.Option(help="Try these; repeat it.")] = None,
+    lr: Annotated[list[float] | None, typer.Option(help="Try these; repeat it.")] = None,
+    energy: Annotated[list[float] | None, typer.Option(help="Try these; repeat it.")] = None,
+    split: Annotated[
+        TuneSplit, typer.Option(help="test is the paper's way, and is marked as that.")
+    ] = TuneSplit.heldout,
+    paper_literal: Annotated[
+        bool,
+        typer.Option(
+            "--paper-literal",
+            help="The authors' code: singular values, averages over features, batch means.",
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Decides which images.", min=0)] = 0,
+    quick: Quick = False,
+    root: Root = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose a defence's settings. Example: clcnn tune resnet20-cifar10 --out choice.json
+
+    A plan takes the choice by tuned = "choice.json". Repeat the command to go on after a stop.
+    """
+    from dataclasses import replace
+
+    from clcnn.evaluation import Grid, Store
+    from clcnn.evaluation import tune as run_tuning
+    from clcnn.evaluation.defence import read_defence
+    from clcnn.evaluation.plan import Network
+    from clcnn.evaluation.tables import Table
+
+    table = {"paper_literal": paper_literal, "fit": {"images": min(fit, 1000) if quick else fit}}
+    if not paper_literal:
+        table["embedding"] = {"kind": embedding}
+    if cut:
+        table["cuts"] = cut
+    grid = Grid(rule="singular", energy=(0.99,)) if paper_literal else Grid()
+    given = {"iterations": iterations, "lr": lr, "energy": energy}
+    grid = replace(grid, **{name: tuple(v) for name, v in given.items() if v})
+    try:
+        with Bars(quiet=as_json) as watch, Store(store) as opened:
+            choice = run_tuning(
+                Network(weights, data.value),
+                opened,
+                defence=read_defence(Table("the command", "", table), Path(), ()),
+                grid=grid,
+                n=min(images, 100) if quick else images,
+                seed=seed,
+                chunk=chunk,
+                split=split.value,
+                sample=quick,
+                workshop=make_workshop(root, device, threads),
+                watch=watch,
+            )
+    except KeyboardInterrupt:
+        raise stopped(store) from None
+    choice.write(out)
+    if as_json:
+        typer.echo(json.dumps(choice.to_dict()))
+        return
+    best = choice.chosen
+    typer.echo(
+        f"{best.iterations} iterations, lr {best.lr:g}"
+        + ("" if best.energy is None else f", {grid.rule} {best.energy:g}")
+        + f": mean {100 * best.objective:.2f} %, clean {100 * best.clean:.2f} % "
+        f"(uncontrolled {100 * choice.plain['none']:.2f} %) on {choice.n} {choice.split} images"
+    )
+    if not best.feasible:
+        typer.echo(
+            f"warning: every setting lost more than {100 * grid.most_lost:g} points of clean "
+            "accuracy; this one lost least. Try a higher --energy or a lower --lr."
+        )
+    if choice.split == "test":
+        typer.echo("warning: chosen on test images, so accuracies on them will be too high.")
+    typer.echo(f"written: {out}")

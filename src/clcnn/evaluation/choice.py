@@ -1,0 +1,126 @@
+"""Grids of settings, what they achieve, and the choice among them as a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from clcnn.data.files import write_text
+from clcnn.evaluation.defence import CHOICE, Defence
+from clcnn.evaluation.plan import NONE, Threat
+from clcnn.evaluation.tables import PlanError
+
+ITERATIONS = (5, 10, 20, 30, 50)
+"""The paper's."""
+
+LEARNING_RATES = (0.001, 0.002, 0.005, 0.01, 0.02)
+ENERGIES = (0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of these are tried, and judged under clean, FGSM and PGD images.
+
+    ``rule`` is the setting of the embedding that ``energy`` gives: "energy" over eigenvalues,
+    "singular" over singular values as in the authors' code; without any ``energy`` the embedding
+    stays as it is. ``eps`` is in 1/255; ``most_lost`` is the share of clean accuracy that may be
+    lost.
+    """
+
+    iterations: tuple[int, ...] = ITERATIONS
+    lr: tuple[float, ...] = LEARNING_RATES
+    energy: tuple[float, ...] = ENERGIES
+    rule: str = "energy"
+    eps: tuple[float, ...] = (2.0, 4.0, 8.0)
+    most_lost: float = 0.04
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "lr", "eps"):
+            if not getattr(self, name) or min(getattr(self, name)) <= 0:
+                raise PlanError(f"found {name} = {getattr(self, name)}; expected numbers above 0.")
+        if any(not 0 < energy <= 1 for energy in self.energy):
+            raise PlanError(f"found energy = {self.energy}; expected shares in (0, 1].")
+        if self.rule not in ("energy", "singular"):
+            raise PlanError(f"found rule = {self.rule!r}; expected 'energy' or 'singular'.")
+
+    def energies(self) -> tuple[float | None, ...]:
+        """The energies to try; None where the embedding stays as it is."""
+        return self.energy or (None,)
+
+    def conditions(self) -> list[tuple[str, float, Threat]]:
+        """The perturbations that count, clean images first."""
+        attacked: list[tuple[str, float, Threat]] = [
+            (attack, eps, "oblivious") for attack in ("fgsm", "pgd") for eps in self.eps
+        ]
+        return [(NONE, 0.0, "none"), *attacked]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination: its accuracy under each condition ("none", "fgsm 2" ...), and their mean."""
+
+    iterations: int
+    lr: float
+    energy: float | None
+    accuracies: Mapping[str, float]
+    objective: float
+    lost: float
+    feasible: bool
+
+    @property
+    def clean(self) -> float:
+        """Accuracy on clean images."""
+        return self.accuracies[NONE]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best point of a grid with the whole grid, and the defence that it makes."""
+
+    network: str
+    fingerprint: str
+    data: str
+    split: str
+    n: int
+    chosen: Point
+    points: tuple[Point, ...]
+    plain: Mapping[str, float]
+    grid: Grid
+    defence: Defence
+    manifest: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; a plan's ``tuned`` reads the file that holds them."""
+        return {
+            "kind": CHOICE,
+            "network": self.network,
+            "fingerprint": self.fingerprint,
+            "data": self.data,
+            "split": self.split,
+            "n": self.n,
+            "feasible": self.chosen.feasible,
+            "chosen": asdict(self.chosen),
+            "plain": dict(self.plain),
+            "defence": self.defence.settings(),
+            "grid": asdict(self.grid),
+            "points": [asdict(point) for point in self.points],
+            "manifest": dict(self.manifest),
+        }
+
+    def write(self, path: str | Path) -> None:
+        """Store the choice where a plan can find it."""
+        write_text(Path(path), json.dumps(self.to_dict(), indent=1) + "\n")
+
+
+def best(points: Sequence[Point]) -> Point:
+    """The highest objective among those that keep the clean accuracy; ties go to the cheaper.
+
+    Where none keeps it, the one that loses least.
+    """
+    allowed = [point for point in points if point.feasible]
+    if not allowed:
+        return min(points, key=lambda p: (p.lost, -p.objective, p.iterations, p.lr))
+    return min(allowed, key=lambda p: (-round(p.objective, 9), p.iterations, p.lr))
