@@ -16,7 +16,13 @@ from types import ModuleType
 from clcnn._version import __version__
 from clcnn.control import ControlledModule, control
 from clcnn.dynamics import HookedDynamics, StagedDynamics
-from clcnn.embeddings import AutoencoderEmbedding, Embedding, LinearEmbedding
+from clcnn.embeddings import (
+    AutoencoderEmbedding,
+    Embedding,
+    LinearEmbedding,
+    PatchEmbedding,
+    SeparableEmbedding,
+)
 from clcnn.errors import (
     ClcnnError,
     CutError,
@@ -47,8 +53,10 @@ __all__ = [
     "HookedDynamics",
     "LinearEmbedding",
     "LoadError",
+    "PatchEmbedding",
     "Reactive",
     "Riccati",
+    "SeparableEmbedding",
     "Solution",
     "SolveError",
     "Solver",

@@ -19,6 +19,8 @@ from clcnn._version import __version__
 from clcnn.embeddings.autoencoder import AutoencoderEmbedding
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.linear import LinearEmbedding
+from clcnn.embeddings.patch import PatchEmbedding
+from clcnn.embeddings.separable import SeparableEmbedding
 from clcnn.errors import ClcnnError, FitError, LoadError
 from clcnn.solvers import MSA, PMP, Greedy, Reactive, Riccati
 from clcnn.solvers.base import Solver
@@ -31,7 +33,8 @@ _SOLVERS: dict[str, type[Solver]] = {
     for cls in (PMP, MSA, Greedy, Reactive, Riccati, IterativePerCut, MSAPerCut, FeedbackPerCut)
 }
 EMBEDDINGS: dict[str, type[Embedding]] = {
-    cls.__name__: cls for cls in (LinearEmbedding, AutoencoderEmbedding)
+    cls.__name__: cls
+    for cls in (LinearEmbedding, SeparableEmbedding, PatchEmbedding, AutoencoderEmbedding)
 }
 
 

@@ -6,7 +6,13 @@ import pytest
 import torch
 from conformance import CHECKS, Case
 
-from clcnn.embeddings import AutoencoderEmbedding, Embedding, LinearEmbedding
+from clcnn.embeddings import (
+    AutoencoderEmbedding,
+    Embedding,
+    LinearEmbedding,
+    PatchEmbedding,
+    SeparableEmbedding,
+)
 from clcnn.errors import DataError, FitError
 
 
@@ -41,6 +47,14 @@ OWN = [
     Case("linear-singular", lambda: LinearEmbedding(singular=0.8), (2, 3, 3)),
     Case("linear-gram", lambda: LinearEmbedding(energy=0.9), (3, 6, 6), n=40),
     Case("linear-randomised", lambda: LinearEmbedding(rank=3, memory=40_000), (3, 6, 6), n=150),
+    Case("separable-energy", lambda: SeparableEmbedding(energy=0.9), (2, 3, 4)),
+    Case("separable-default", SeparableEmbedding, (3, 6)),
+    Case("separable-rank", lambda: SeparableEmbedding(rank=5), (2, 4, 3, 2)),
+    Case("separable-flat", lambda: SeparableEmbedding(rank=3), (7,)),
+    Case("patch-energy", lambda: PatchEmbedding(2, energy=0.9), (2, 4, 6)),
+    Case("patch-rank", lambda: PatchEmbedding(3, rank=8), (2, 6)),
+    Case("patch-channels", lambda: PatchEmbedding(1, rank=24), (3, 4, 3)),
+    Case("patch-default", PatchEmbedding, (3, 8, 8)),
     Case("autoencoder-image", autoencoder(channels=(6, 8)), (2, 8, 8)),
     Case("autoencoder-padded", autoencoder(), (1, 6, 7)),
     Case("autoencoder-flat", autoencoder(hidden=(16, 8), latent=2), (5,)),

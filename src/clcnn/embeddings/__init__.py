@@ -3,5 +3,15 @@
 from clcnn.embeddings.autoencoder import AutoencoderEmbedding
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.linear import LinearEmbedding
+from clcnn.embeddings.orthogonal import OrthogonalEmbedding
+from clcnn.embeddings.patch import PatchEmbedding
+from clcnn.embeddings.separable import SeparableEmbedding
 
-__all__ = ["AutoencoderEmbedding", "Embedding", "LinearEmbedding"]
+__all__ = [
+    "AutoencoderEmbedding",
+    "Embedding",
+    "LinearEmbedding",
+    "OrthogonalEmbedding",
+    "PatchEmbedding",
+    "SeparableEmbedding",
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, Self, get_args
@@ -11,7 +10,12 @@ from typing import Any, Self, get_args
 import torch
 from torch import Tensor
 
-from clcnn.embeddings.orthogonal import OrthogonalEmbedding, fix_signs, rank_rule
+from clcnn.embeddings.orthogonal import (
+    OrthogonalEmbedding,
+    fix_signs,
+    rank_rule,
+    warn_arbitrary,
+)
 from clcnn.embeddings.principal import Components, Method, RankRule, exact
 from clcnn.embeddings.randomised import randomised
 from clcnn.embeddings.streams import States, check_fitted
@@ -82,13 +86,7 @@ class LinearEmbedding(OrthogonalEmbedding):
                     stream, self.rule, self.memory, self.passes, self.oversampling, self.seed
                 )
             self._take(found, stream)
-        arbitrary = int((found.eigenvalues == 0).sum())
-        if arbitrary:
-            warnings.warn(
-                f"rank={self.rank_} is more than the {self.rank_ - arbitrary} directions in which "
-                "the states vary; the others are arbitrary. Lower it, or choose energy=0.99.",
-                stacklevel=2,
-            )
+        warn_arbitrary(self.rank_, int((found.eigenvalues == 0).sum()))
         return self
 
     def _take(self, found: Components, stream: States) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from math import prod
@@ -218,6 +219,16 @@ def check_samples(n: int) -> None:
         raise FitError(
             f"the states to fit hold {n} sample, expected at least 2: one sample has no variance. "
             "Pass more data."
+        )
+
+
+def warn_arbitrary(rank: int, arbitrary: int) -> None:
+    """Warn where some of the ``rank`` directions are those in which no state varies."""
+    if arbitrary:
+        warnings.warn(
+            f"rank={rank} is more than the {rank - arbitrary} directions in which the states vary; "
+            "the others are arbitrary. Lower it, or choose energy=0.99.",
+            stacklevel=3,
         )
 
 
