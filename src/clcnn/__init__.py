@@ -17,6 +17,7 @@ from clcnn._version import __version__
 from clcnn.control import ControlledModule, control
 from clcnn.dynamics import HookedDynamics, StagedDynamics
 from clcnn.embeddings import (
+    AutoEmbedding,
     AutoencoderEmbedding,
     Embedding,
     LinearEmbedding,
@@ -41,6 +42,7 @@ _ROOMS = ("attacks", "data", "models", "theory", "training")
 __all__ = [
     "MSA",
     "PMP",
+    "AutoEmbedding",
     "AutoencoderEmbedding",
     "ClcnnError",
     "ControlledModule",

@@ -14,8 +14,8 @@ from clcnn import persistence
 from clcnn.checks import check_input
 from clcnn.dynamics.base import Dynamics
 from clcnn.dynamics.hooked import HookedDynamics
+from clcnn.embeddings.auto import embedding_called
 from clcnn.embeddings.base import Embedding
-from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.errors import CutError, FitError, GradientError
 from clcnn.fitting import device_of, fit_embeddings, inspected
 from clcnn.gradients import GradMode, check_grad_mode, for_input_only, has_tangent, refuse_gradient
@@ -29,6 +29,7 @@ from clcnn.states import Batches, Loader, collect
 from clcnn.types import Solution
 
 Weights = Literal["sum", "mean"] | float | Sequence[float] | Mapping[str, float]
+EmbeddingLike = Embedding | Literal["auto"] | Mapping[str, Embedding | Literal["auto"]]
 RegularizationLike = float | Tensor | Sequence[Regularization] | Mapping[str, Regularization]
 
 
@@ -36,7 +37,7 @@ def control(
     model: nn.Module | Dynamics,
     at: Sequence[str] | None = None,
     *,
-    embedding: Embedding | Mapping[str, Embedding] | None = None,
+    embedding: EmbeddingLike | None = None,
     solver: Solver | Mapping[str, Solver] | None = None,
     regularization: RegularizationLike = 0.0,
     weights: Weights = "sum",
@@ -48,7 +49,8 @@ def control(
     model: the trained network in eval mode, or a `StagedDynamics`.
     at: submodules whose input is controlled, in running order; "input" is the network's own. Left
         out: the input and every top-level child whose input is a state (see ``robust.cuts``).
-    embedding: one for all cuts, or a dict with one each; PCA keeping 99 % if left out.
+    embedding: one for all cuts, or a dict with one each; "auto", as if left out, chooses for each
+        the tightest projection that keeps 99 % of held-out states (see `AutoEmbedding`).
     solver: one for all cuts, or a dict with one each; `PMP()` if left out.
     regularization: the paper's R: a number, one for each cut, or a diagonal for each cut.
     weights: w_t; "sum" is the paper's 1, "mean" the authors' code's 1/d_t.
@@ -83,7 +85,7 @@ class ControlledModule(nn.Module):
         model: nn.Module | Dynamics,
         at: Sequence[str] | None = None,
         *,
-        embedding: Embedding | Mapping[str, Embedding] | None = None,
+        embedding: EmbeddingLike | None = None,
         solver: Solver | Mapping[str, Solver] | None = None,
         regularization: RegularizationLike = 0.0,
         weights: Weights = "sum",
@@ -95,7 +97,8 @@ class ControlledModule(nn.Module):
         self.dynamics = _dynamics(model, at, allow_bypass)
         self.model = model if isinstance(model, nn.Module) else model.model
         # In a dict, as an unfitted prototype is not a part of this module.
-        self._given = {"embedding": LinearEmbedding() if embedding is None else embedding}
+        given: Embedding | Mapping[str, Embedding] = embedding_called(embedding)
+        self._given = {"embedding": given}
         self.solver = PMP() if solver is None else solver
         check_kind(self.embedding, Embedding, "embedding")
         check_kind(self.solver, Solver, "solver")

@@ -133,7 +133,8 @@ def pack_embedding(embedding: Embedding) -> dict[str, Any]:
             f"{type(embedding).__name__} keeps the tensor {loose[0]!r} as a plain attribute, which "
             f"would be lost. Keep it in a buffer: self.register_buffer({loose[0]!r}, ...)."
         )
-    return {"class": type(embedding).__name__, "config": embedding.config()}
+    packed = {"class": type(embedding).__name__, "config": embedding.config()}
+    return packed if embedding.choice_ is None else {**packed, "choice": embedding.choice_}
 
 
 def unpack_embedding(
@@ -145,7 +146,9 @@ def unpack_embedding(
     """The fitted embedding that `pack_embedding` and its tensors describe."""
     cls = _look_up(packed["class"], {**EMBEDDINGS, **known}, "embedding")
     unfitted: Embedding = _construct(cls, packed["config"])
-    return unfitted.restore(tensors, shape)
+    fitted = unfitted.restore(tensors, shape)
+    fitted.choice_ = packed.get("choice")
+    return fitted
 
 
 def _look_up(name: str, known: Mapping[str, type[Any]], what: str) -> type[Any]:

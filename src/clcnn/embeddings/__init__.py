@@ -1,5 +1,6 @@
 """Embeddings E_t: maps onto the manifold that the clean states of a layer live on."""
 
+from clcnn.embeddings.auto import AutoEmbedding
 from clcnn.embeddings.autoencoder import AutoencoderEmbedding
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.linear import LinearEmbedding
@@ -8,6 +9,7 @@ from clcnn.embeddings.patch import PatchEmbedding
 from clcnn.embeddings.separable import SeparableEmbedding
 
 __all__ = [
+    "AutoEmbedding",
     "AutoencoderEmbedding",
     "Embedding",
     "LinearEmbedding",

@@ -21,9 +21,15 @@ class Embedding(nn.Module, ABC):
     attributes of their own names are saved and restored without further code.
     """
 
+    choice_: dict[str, Any] | None = None
+    """Why this embedding, where it was chosen among several; JSON values, saved with it."""
+
     @abstractmethod
-    def fit(self, states: Iterable[Tensor]) -> Self:
-        """Learn the manifold from batches of clean states; ``states`` may be iterated again."""
+    def fit(self, states: Iterable[Tensor]) -> Embedding:
+        """Learn the manifold from batches of clean states; ``states`` may be iterated again.
+
+        Returns the fitted embedding: this one, or another that it chose.
+        """
 
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, Self
 
@@ -35,6 +35,10 @@ class OrthogonalEmbedding(Embedding):
         self.shape_: tuple[int, ...] | None = None
         for name in ("mean", "explained", "n_samples"):
             self.register_buffer(name, None)
+
+    @abstractmethod
+    def fit(self, states: Iterable[Tensor]) -> Self:
+        """Learn the mean and P from batches of clean states."""
 
     @property
     @abstractmethod

@@ -63,7 +63,7 @@ class SeparableEmbedding(OrthogonalEmbedding):
         """Find the bases, then the variances of all coefficients, in float64."""
         with torch.inference_mode(False), torch.no_grad():
             stream = States(states)
-            batches: Iterable[Tensor] = _held(stream, self.memory) if stream.one_shot else stream
+            batches: Iterable[Tensor] = held(stream, self.memory) if stream.one_shot else stream
             moments = ModeMoments()
             for block in _blocks(batches):
                 moments.add(block)
@@ -265,15 +265,15 @@ def _transform(y: Tensor, bases: Sequence[Tensor]) -> Tensor:
     return y
 
 
-def _held(stream: States, memory: int) -> list[Tensor]:
-    """Copies of batches that can be read only once."""
+def held(stream: States, memory: int) -> list[Tensor]:
+    """Copies of batches that can be read only once, to read them again."""
     held, used = [], 0
     for batch in stream:
         used += batch.numel() * batch.element_size()
         if used > memory:
             raise FitError(
                 f"the states exceed memory={memory} bytes and come from an iterator, which can be "
-                "read only once; fitting them takes two passes. Pass a re-iterable (a list, a "
+                "read only once; fitting them takes several passes. Pass a re-iterable (a list, a "
                 "DataLoader), raise memory=, or fit on fewer samples."
             )
         held.append(batch.clone())

@@ -1,0 +1,268 @@
+"""Choosing a linear embedding by what it keeps of states that it was not fitted on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import gcd, prod
+from typing import Any, Literal, NoReturn, get_args
+
+import torch
+from torch import Tensor
+
+from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.linear import LinearEmbedding
+from clcnn.embeddings.orthogonal import OrthogonalEmbedding, check_samples
+from clcnn.embeddings.patch import PatchEmbedding, rank_step
+from clcnn.embeddings.separable import SeparableEmbedding, held
+from clcnn.embeddings.streams import States, check_fitted
+from clcnn.errors import DataError, FitError
+
+Family = Literal["separable", "patch", "linear"]
+_FAMILIES: tuple[Family, ...] = get_args(Family)
+_PATCHES = (2, 4, 8, 16)
+_PATCH_SIZE = 1024  # features a patch may have: its covariance is decomposed
+_HELD_OUT = 1000  # states that are enough to measure on
+_TIE = 0.01  # ranks that differ by less are the same, and the cheaper kind wins
+_FEWEST = 10  # samples below which nothing can be held out
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kind of embedding, and the largest rank of it that the budget allows (None: any)."""
+
+    name: str
+    make: Callable[..., OrthogonalEmbedding]  # rank= or energy=
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What a candidate needs to keep the energy asked for: None where it cannot."""
+
+    kind: str
+    rank: int | None
+    multiply_adds: int | None
+    kept: float  # of the held-out states, with that rank; the most it can keep where rank is None
+    within_budget: bool
+
+
+class AutoEmbedding(Embedding):
+    """argmin r over kinds with kept(r) >= energy on held-out states and multiply-adds <= budget d.
+
+    `fit` sets a share ``holdout`` of the states aside (at most 1,000, drawn from ``seed``), fits
+    every kind on the others, finds for each the smallest rank that keeps ``energy`` of what was set
+    aside, and of those that cost at most ``budget`` multiply-adds a feature takes the one with the
+    smallest rank, the tightest manifold (the cheapest where ranks differ by less than 1 %). It then
+    fits that kind and rank on all states and *returns* it, with what was weighed in ``choice_``.
+
+    The budget counts for each feature of the state, as a layer's cost does: a 3 x 3 convolution of
+    c channels takes 9 c. ``kinds`` narrows the choice: any of "separable", "patch" (2, 4, 8 and 16
+    where they divide) and "linear". With one alone the budget is not applied, so that
+    ``kinds=["separable"]`` is `SeparableEmbedding` with its energy kept on held-out states.
+
+    States that are vectors, or fewer than 10, get a `LinearEmbedding` with the rule
+    ``energy``, on the fitted states. States of an iterator are kept, up to ``memory`` bytes.
+    """
+
+    def __init__(
+        self,
+        energy: float = 0.99,
+        budget: float = 256.0,
+        kinds: Sequence[Family] | None = None,
+        holdout: float = 0.2,
+        memory: int = 2**31,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not 0 < energy <= 1:
+            raise DataError(f"energy={energy} found, expected a share in (0, 1], such as 0.99.")
+        if not (0 < holdout < 1 and budget > 0 and memory >= 1):
+            raise DataError(
+                f"holdout={holdout}, budget={budget}, memory={memory} found, expected a share "
+                "between 0 and 1, a positive number of multiply-adds a feature, and bytes >= 1."
+            )
+        unknown = [kind for kind in kinds or () if kind not in _FAMILIES]
+        if unknown or (kinds is not None and not kinds) or isinstance(kinds, str):
+            raise DataError(
+                f"kinds={kinds!r} found, expected some of {', '.join(_FAMILIES)} in a list."
+            )
+        self.share = energy
+        self.budget = budget
+        self.kinds = None if kinds is None else list(kinds)
+        self.holdout = holdout
+        self.memory = memory
+        self.seed = seed
+
+    def config(self) -> dict[str, Any]:
+        """The constructor arguments (``energy`` is a method's name too, hence not the default)."""
+        names = ("budget", "kinds", "holdout", "memory", "seed")
+        return {"energy": self.share} | {name: getattr(self, name) for name in names}
+
+    def fit(self, states: Iterable[Tensor]) -> OrthogonalEmbedding:
+        """The chosen kind, fitted on all states."""
+        with torch.inference_mode(False), torch.no_grad():
+            stream = States(states)
+            batches: Iterable[Tensor] = held(stream, self.memory) if stream.one_shot else stream
+            n = sum(len(batch) for batch in batches)
+            check_samples(n)
+            candidates = self._candidates(stream.shape)
+            choice: dict[str, Any] = {"energy": self.share, "budget": self.budget, "samples": n}
+            if self.kinds is None and (len(stream.shape) < 2 or n < _FEWEST):
+                reason = f"{n} samples are too few to hold some back"
+                if len(stream.shape) < 2:
+                    reason = "the states are vectors"
+                chosen: OrthogonalEmbedding = self._linear(energy=self.share).fit(batches)
+                choice |= {"weighed": [], "picked": "linear", "why": reason}
+            else:
+                weighed, m = self._weigh_all(candidates, batches, n, stream)
+                winner, reason = self._pick(weighed, m)
+                make = next(one.make for one in candidates if one.name == winner.kind)
+                chosen = make(rank=winner.rank).fit(batches)
+                choice |= {"held_out": m, "weighed": [asdict(one) for one in weighed]}
+                choice |= {"picked": winner.kind, "why": reason}
+        chosen.choice_ = choice
+        return chosen
+
+    def project(self, x: Tensor) -> Tensor:
+        """An error: `fit` returns the embedding to use."""
+        self._refuse()
+
+    def residual(self, x: Tensor) -> Tensor:
+        """An error: `fit` returns the embedding to use."""
+        self._refuse()
+
+    def energy(self, x: Tensor) -> Tensor:
+        """An error: `fit` returns the embedding to use."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        check_fitted(self, None)
+        raise AssertionError("an AutoEmbedding is never fitted itself")
+
+    def _linear(self, **rule: Any) -> LinearEmbedding:
+        return LinearEmbedding(**rule, memory=self.memory, seed=self.seed)
+
+    def _separable(self, **rule: Any) -> SeparableEmbedding:
+        return SeparableEmbedding(**rule, memory=self.memory)
+
+    def _candidates(self, shape: tuple[int, ...]) -> list[Candidate]:
+        """The kinds that suit states of ``shape``, cheap to fit first."""
+        half = max(1, int(self.budget / 2))  # a linear map of rank r there and back: 2 r a feature
+        found = {"separable": [Candidate("separable", self._separable, None)], "patch": []}
+        for p in _PATCHES:
+            size, whole = shape[0] * p ** (len(shape) - 1), len(shape) > 1 and gcd(*shape[1:])
+            if whole and whole % p == 0 and size <= _PATCH_SIZE and size < prod(shape):
+                limit = half * rank_step(shape, p) if half < size else None
+                make = _Patches(p)
+                found["patch"].append(Candidate(f"patch {p}", make, limit))
+        found["linear"] = [Candidate("linear", self._linear, half if half < prod(shape) else None)]
+        listed = [one for kind in self.kinds or _FAMILIES for one in found[kind]]
+        if not listed:
+            raise FitError(
+                f"no patch of {', '.join(map(str, _PATCHES))} divides states of shape {shape} into "
+                f"several of at most {_PATCH_SIZE} features. Allow other kinds, or use "
+                "PatchEmbedding(patch=...)."
+            )
+        if len(listed) == 1:
+            return [Candidate(listed[0].name, listed[0].make, None)]
+        return listed
+
+    def _weigh_all(
+        self, candidates: Sequence[Candidate], batches: Iterable[Tensor], n: int, stream: States
+    ) -> tuple[list[Weighed], int]:
+        """Each candidate on the same split, and the number m of states held out."""
+        d = prod(stream.shape)
+        affordable = self.memory // (8 * d * stream.dtype.itemsize)
+        m = max(1, min(round(self.holdout * n), n - 2, _HELD_OUT, affordable))
+        generator = torch.Generator().manual_seed(self.seed)
+        out = torch.zeros(n, dtype=torch.bool)
+        out[torch.randperm(n, generator=generator)[:m]] = True
+        x = torch.cat(list(_Part(batches, out)))
+        rest = _Part(batches, ~out)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a full rank may well hold arbitrary directions
+            return [self._weigh(one, x, rest, n - m) for one in candidates], m
+
+    def _weigh(self, one: Candidate, x: Tensor, rest: Iterable[Tensor], n: int) -> Weighed:
+        d = x[0].numel()
+        most = min(n - 1, d) if one.name == "linear" else d
+        limit = None if one.limit is None or one.limit >= most else one.limit
+        if limit is not None and limit < len(x) * (1 if one.name == "linear" else d):
+            # No basis can keep more of x than its own best one: often enough to rule a kind out.
+            own = one.make(rank=limit).fit([x]).explained_
+            at_most = 1 - (1 - own) / (1 + 5 / len(x))  # as x's mean is not the one fitted
+            if at_most < self.share:
+                return Weighed(one.name, None, None, at_most, False)
+        rule = {"energy": 1.0} if limit is None else {"rank": limit}
+        fitted = one.make(**rule).fit(rest)
+        whole = (x.flatten(1) - fitted.mean).double().square().sum()
+        curve = fitted.coefficients(x).double().square().sum(0).cumsum(0) / whole
+        enough = (curve >= self.share * (1 - 1e-9)).nonzero()
+        if not len(enough):
+            return Weighed(one.name, None, None, float(curve[-1]), limit is None)
+        step = fitted.rank_step_
+        r = min(-(-(int(enough[0]) + 1) // step) * step, fitted.rank_)
+        cost = fitted.truncated(r).multiply_adds_
+        return Weighed(one.name, r, cost, float(curve[r - 1]), cost <= self.budget * d)
+
+    def _pick(self, weighed: Sequence[Weighed], m: int) -> tuple[Weighed, str]:
+        able = [one for one in weighed if one.rank is not None]
+        asked = f"{self.share:g} of {m} held-out states"
+        if not able:
+            most = "; ".join(f"{one.kind} keeps {one.kept:.4f}" for one in weighed)
+            raise FitError(
+                f"no kind keeps {asked} ({most}). Fit on more samples, lower energy=, or allow "
+                "kinds=['separable'], which needs few."
+            )
+        within = [one for one in able if one.within_budget]
+        if within or len(weighed) == 1:
+            least = min(one.rank or 0 for one in within or able)
+            tied = [one for one in within or able if (one.rank or 0) <= (1 + _TIE) * least]
+            best = min(tied, key=lambda one: one.multiply_adds or 0)
+            why = f"the smallest rank that keeps {asked} within the budget"
+            return best, why if best.rank == least else f"{why}, to {_TIE:.0%}, and the cheapest so"
+        best = min(able, key=lambda one: one.multiply_adds or 0)
+        warnings.warn(
+            f"no kind keeps {asked} within budget={self.budget:g} multiply-adds a feature; the "
+            f"cheapest found, {best.kind} of rank {best.rank}, is taken. Raise budget= for a "
+            "smaller rank, or lower energy=.",
+            stacklevel=3,
+        )
+        return best, f"the cheapest that keeps {asked}: none does within the budget"
+
+
+@dataclass(frozen=True)
+class _Patches:
+    patch: int
+
+    def __call__(self, **rule: Any) -> PatchEmbedding:
+        return PatchEmbedding(self.patch, **rule)
+
+
+class _Part:
+    """The states at the marked positions of a stream, batch by batch."""
+
+    def __init__(self, batches: Iterable[Tensor], marked: Tensor) -> None:
+        self.batches, self.marked = batches, marked
+
+    def __iter__(self) -> Iterator[Tensor]:
+        n = 0
+        for batch in self.batches:
+            here = self.marked[n : n + len(batch)]
+            n += len(batch)
+            if len(here) == len(batch):
+                yield batch[here.to(batch.device)]
+        if n != len(self.marked):
+            raise FitError(
+                f"the states differ between two passes: {len(self.marked)} samples, then {n}. Pass "
+                "an iterable that gives the same states each time."
+            )
+
+
+def embedding_called(given: Any) -> Any:
+    """What ``embedding=`` of `clcnn.control` stands for: None and "auto" are an `AutoEmbedding`."""
+    if isinstance(given, Mapping):
+        return {name: AutoEmbedding() if one == "auto" else one for name, one in given.items()}
+    return AutoEmbedding() if given is None or given == "auto" else given
