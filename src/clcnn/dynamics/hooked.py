@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import threading
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from clcnn.dynamics.base import INPUT, Dynamics, check_logits, describe
 from clcnn.dynamics.probe import probe
+from clcnn.dynamics.stand_in import Speedups, StandIn
 from clcnn.errors import CutError
 from clcnn.types import Steer
 
@@ -35,12 +37,13 @@ class HookedDynamics(Dynamics):
         self.model = model
         self.cuts = tuple(cuts)
         self.allow_bypass = allow_bypass
+        self.stand_in: StandIn | None = None
         check_not_compiled(model, self.cuts)
         check_names(model, self.cuts)
 
     def rollout(self, x0: Tensor, steer: Steer) -> Tensor:
         """x_0 -> logits, every cut steered exactly once."""
-        run = _Run(self, steer, stop=False)
+        run = _Run(self, self.model, steer, stop=False)
         try:
             run.install()
             logits = self.model(run.enter(x0))
@@ -53,11 +56,14 @@ class HookedDynamics(Dynamics):
         return check_logits(logits)
 
     def sweep(self, x0: Tensor, steer: Steer) -> None:
-        """As `rollout`, but the forward pass ends at the last cut."""
-        run = _Run(self, steer, stop=True)
+        """As `rollout`, but the forward pass ends at the last cut, and a stand-in may run it."""
+        model = self.model
+        if self.stand_in is not None:
+            model, x0 = self.stand_in.module(), self.stand_in.lay_out(x0)
+        run = _Run(self, model, steer, stop=True)
         try:
             run.install()
-            self.model(run.enter(x0))
+            model(run.enter(x0))
         except _LastCutReached:
             return
         finally:
@@ -71,12 +77,20 @@ class HookedDynamics(Dynamics):
         self.copied = frozenset(findings.changed_in_place)
         return findings.shapes
 
+    def accelerated(self, example: Tensor, speedups: Speedups) -> HookedDynamics:
+        """The same dynamics whose `sweep` runs a faster copy of the network."""
+        other = copy.copy(self)
+        other.stand_in = StandIn(self.model, self.cuts, example, speedups)
+        return other
+
 
 class _Run:
     """One forward pass: which cut is due, and what the hooks do when it fires."""
 
-    def __init__(self, dynamics: HookedDynamics, steer: Steer, *, stop: bool) -> None:
-        self.model, self.cuts, self.copied = dynamics.model, dynamics.cuts, dynamics.copied
+    def __init__(
+        self, dynamics: HookedDynamics, model: nn.Module, steer: Steer, *, stop: bool
+    ) -> None:
+        self.model, self.cuts, self.copied = model, dynamics.cuts, dynamics.copied
         self.steer, self.stop = steer, stop
         self.due = 0
         self.active = True

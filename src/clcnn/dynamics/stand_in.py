@@ -1,0 +1,204 @@
+"""A faster copy of the network for the solver's iterations; its answer never reaches a user."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from clcnn.errors import CutError
+
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+Version: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Speedups:
+    """What the iterations may do otherwise than the user's modules, up to rounding.
+
+    fold: batch norms become part of the convolution or linear layer before them.
+    channels_last: 4-dimensional states are laid out with the channels last.
+    compile: the parts between the cuts go through torch.compile (a backend's name, or True).
+    """
+
+    fold: bool = True
+    channels_last: bool = True
+    compile: bool | str = False
+
+
+class StandIn:
+    """The network as the iterations run it: a copy that follows the original's weights."""
+
+    def __init__(
+        self, model: nn.Module, cuts: tuple[str, ...], example: Tensor, speedups: Speedups
+    ) -> None:
+        self.original, self.cuts, self.example, self.speedups = model, cuts, example, speedups
+        self._version = _version(model)
+        self._made, self.folded = self._make()
+
+    def module(self) -> nn.Module:
+        """The copy; made anew if the original's weights have changed or moved since."""
+        if _version(self.original) != self._version:
+            self._version = _version(self.original)
+            self._made, self.folded = self._make()
+        return self._made
+
+    def lay_out(self, x: Tensor) -> Tensor:
+        """x in the memory layout that the copy works in."""
+        if self.speedups.channels_last and x.dim() == 4:
+            return x.contiguous(memory_format=torch.channels_last)
+        return x
+
+    def _make(self) -> tuple[nn.Module, int]:
+        try:
+            made = copy.deepcopy(self.original)
+        except (RuntimeError, TypeError) as error:
+            raise CutError(
+                f"the model cannot be copied ({error}), which a faster stand-in needs. Leave "
+                "`accelerate` out."
+            ) from error
+        made.requires_grad_(False)
+        parameter = next(chain(made.parameters(), made.buffers()), None)
+        example = self.example if parameter is None else self.example.to(parameter.device)
+        folded = 0
+        with torch.inference_mode(False), torch.no_grad():
+            if self.speedups.fold:
+                expected = made(example)
+                folded = fold_batch_norms(made, example)
+                _check_same(expected, made(example))
+            if self.speedups.channels_last:
+                _channels_last(made)
+        if self.speedups.compile:
+            compile_between(made, self.cuts, self.speedups.compile)
+        return made, folded
+
+
+def fold_batch_norms(model: nn.Module, example: Tensor) -> int:
+    """W <- W g / sqrt(v + eps), b <- (b - m) g / sqrt(v + eps) + beta, in place; how many.
+
+    Which norm follows which layer is seen by running the example, so that any forward method will
+    do: a pair is folded if both ran once and the layer's output goes into the norm alone.
+    """
+    pairs = _followed_by_norm(model, example)
+    pairs = _used_once(model, example, pairs) if pairs else []
+    for layer, norm in pairs:
+        before, after = model.get_submodule(layer), model.get_submodule(norm)
+        fuse: Any = fuse_linear_bn_eval if isinstance(before, nn.Linear) else fuse_conv_bn_eval
+        model.set_submodule(layer, fuse(before, after))
+        model.set_submodule(norm, nn.Identity())
+    return len(pairs)
+
+
+def _followed_by_norm(model: nn.Module, example: Tensor) -> list[tuple[str, str]]:
+    """Pairs (layer, norm) that ran once each, the norm's input being the layer's output."""
+    outputs: dict[int, tuple[str, Tensor]] = {}
+    followers: dict[str, str] = {}
+    runs: Counter[str] = Counter()
+
+    def after(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            runs[name] += 1
+            if isinstance(module, _LAYERS) and isinstance(output, Tensor):
+                outputs[id(output)] = (name, output)  # held, so that the id stays its own
+            elif isinstance(module, _NORMS) and args and id(args[0]) in outputs:
+                followers[outputs[id(args[0])][0]] = name
+
+        return hook
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, (*_LAYERS, *_NORMS)):
+                handle = module.register_forward_hook(after(name))
+                hooks.callback(handle.remove)
+        model(example)
+    return [
+        (layer, norm)
+        for layer, norm in followers.items()
+        if runs[layer] == runs[norm] == 1 and _foldable(model.get_submodule(norm))
+    ]
+
+
+def _used_once(
+    model: nn.Module, example: Tensor, pairs: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Pairs whose layer's output goes into the norm alone.
+
+    Every output gets a zero of its own added, which the norm is not shown: where the model's
+    answer still depends on that zero, as autograd tells, something else uses the output.
+    """
+    zeros: dict[str, Tensor] = {}
+    plain: dict[str, Tensor] = {}
+
+    def add_zero(name: str) -> Callable[..., Tensor]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+            plain[name], zeros[name] = output, torch.zeros_like(output, requires_grad=True)
+            return output + zeros[name]
+
+        return hook
+
+    def without_it(name: str) -> Callable[..., tuple[Tensor]]:
+        return lambda module, args: (plain[name],)
+
+    with torch.enable_grad(), ExitStack() as hooks:
+        for layer, norm in pairs:
+            added = model.get_submodule(layer).register_forward_hook(add_zero(layer))
+            hooks.callback(added.remove)
+            taken = model.get_submodule(norm).register_forward_pre_hook(without_it(layer))
+            hooks.callback(taken.remove)
+        output = model(example)
+        if not (isinstance(output, Tensor) and output.requires_grad):
+            return pairs  # nothing but norms used any of them
+        uses = torch.autograd.grad(output.sum(), list(zeros.values()), allow_unused=True)
+    elsewhere = {name for name, use in zip(zeros, uses, strict=True) if use is not None}
+    return [(layer, norm) for layer, norm in pairs if layer not in elsewhere]
+
+
+def _foldable(norm: nn.Module) -> bool:
+    return getattr(norm, "running_mean", None) is not None and not norm.training
+
+
+def _check_same(expected: object, found: object) -> None:
+    both = isinstance(expected, Tensor) and isinstance(found, Tensor)
+    if both and not torch.allclose(expected, found, rtol=1e-3, atol=1e-4):  # type: ignore[arg-type]
+        gap = float((expected - found).abs().max())  # type: ignore[operator]
+        raise CutError(
+            f"folding the batch norms changed the model's output by {gap:.3g}: something other "
+            "than a norm uses a layer's output or weights. Use accelerate(fold=False)."
+        )
+
+
+def _channels_last(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
+
+
+def compile_between(model: nn.Module, cuts: tuple[str, ...], backend: bool | str) -> None:
+    """Compile the largest modules with no cut inside; a cut's own hook fires before its forward."""
+
+    def walk(name: str, module: nn.Module) -> None:
+        inside = f"{name}." if name else ""
+        if any(cut.startswith(inside) and cut != name for cut in cuts):
+            for child, part in module.named_children():
+                walk(inside + child, part)
+        elif not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            how = "inductor" if backend is True else backend
+            module.forward = torch.compile(module.forward, backend=how, dynamic=True)  # type: ignore[arg-type]
+
+    walk("", model)
+
+
+def _version(model: nn.Module) -> Version:
+    """Changes whenever a weight or buffer is written to, replaced or moved."""
+    values = chain(model.parameters(), model.buffers())
+    return tuple((id(value), value._version, value.data_ptr()) for value in values)
