@@ -14,6 +14,7 @@ from clcnn import persistence
 from clcnn.checks import check_input
 from clcnn.dynamics.base import Dynamics
 from clcnn.dynamics.hooked import HookedDynamics
+from clcnn.dynamics.stand_in import Speedups
 from clcnn.embeddings.auto import embedding_called
 from clcnn.embeddings.base import Embedding
 from clcnn.errors import CutError, FitError, GradientError
@@ -214,6 +215,30 @@ class ControlledModule(nn.Module):
         check_kind(other.solver, Solver, "solver")
         if other.dynamics is not None:
             other._check_settings(other.dynamics.cuts, other.shapes or None)
+        return other
+
+    def accelerate(
+        self, *, fold: bool = True, channels_last: bool = True, compile: bool | str = False
+    ) -> ControlledModule:
+        """The same controlled network, its iterations run by a faster copy of the model.
+
+        fold: batch norms become part of the layers before them; channels_last: the memory layout
+        of 4-dimensional states; compile: the parts between the cuts go through torch.compile (True
+        or a backend's name). The controls agree up to rounding; the logits still come from your own
+        modules. The copy costs the model's memory once more and follows changes of its weights.
+        """
+        dynamics = self._ready_dynamics()
+        if not self.is_fitted:
+            raise FitError("there is nothing to accelerate before .fit(clean data).")
+        if not isinstance(dynamics, HookedDynamics):
+            raise CutError(
+                f"found a {type(dynamics).__name__}; only a network cut at its submodules can be "
+                "accelerated. Compile or fold the stages yourself."
+            )
+        generator = torch.Generator().manual_seed(0)
+        example = torch.rand((2, *self.input_shape), generator=generator).to(self.input_like)
+        other = self.configure()
+        other.dynamics = dynamics.accelerated(example, Speedups(fold, channels_last, compile))
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
