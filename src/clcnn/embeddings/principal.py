@@ -190,9 +190,12 @@ def _keep(rising: Tensor, n: int, d: int, rule: RankRule) -> tuple[Tensor, int, 
     return eigenvalues[:r], r, float(eigenvalues[:r].sum() / eigenvalues.sum())
 
 
-def drop_rounding(eigenvalues: Tensor, n: int, d: int) -> Tensor:
-    """Falling eigenvalues, with 0 for those that the rounding of the first one explains."""
-    rounding = float(eigenvalues[0]) * max(n, d) * _EPS
+def drop_rounding(eigenvalues: Tensor, n: int, d: int, eps: float = _EPS) -> Tensor:
+    """Falling eigenvalues, with 0 for those that rounding explains, of the first or the states.
+
+    ``eps`` is that of the products with the states, whose squares the eigenvalues are.
+    """
+    rounding = float(eigenvalues[0]) * max(n, d) * max(_EPS, eps**2)
     return torch.where(eigenvalues > rounding, eigenvalues, 0.0)
 
 
