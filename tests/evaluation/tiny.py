@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -58,6 +60,7 @@ def pictures(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return x.clamp(0, 1), y
 
 
+@cache
 def network(seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -77,6 +80,4 @@ def workshop(seed: int = 0) -> Workshop:
 
 
 def plan(text: str = TEXT, folder: Path | None = None) -> Plan:
-    import tomllib
-
     return parse(Table("plan.toml", "", tomllib.loads(text)), folder or Path())

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from clcnn.cli.app import INTERRUPTED, Root, app
 
@@ -94,16 +93,18 @@ def stopped(store: Path) -> typer.Exit:
 
 
 def show(plan: Plan, found: list[Result]) -> None:
-    """The results as a table."""
-    table = Table("network", "defence", "attack", "eps", "threat", "n", title=plan.name)
-    for column in ("accuracy", "95 % interval", "forwards"):
-        table.add_column(column, justify="right")
-    for r in found:
-        row = r.row()
-        names = [row[key] for key in ("network", "defence", "attack", "eps", "threat", "n")]
-        interval = f"{row['low']} - {row['high']}"
-        table.add_row(*names, row["accuracy"], interval, f"{r.cost:.1f}")
-    Console(highlight=False).print(table)
+    """The results as a table; per cent, and the cost in plain forwards."""
+    heads = ("network", "defence", "attack", "eps", "threat", "n", "accuracy", "95 %", "cost")
+    rows: list[tuple[str, ...]] = [heads]
+    for result in found:
+        row = result.row()
+        interval = f"{row['low']}..{row['high']}"
+        names = (row[head] for head in heads[:7])
+        rows.append((*names, interval, f"{result.cost:.1f} x"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    typer.echo(plan.name)
+    for cells in rows:
+        typer.echo("  ".join(text.ljust(w) for text, w in zip(cells, widths, strict=True)).rstrip())
 
 
 class Bars:

@@ -72,8 +72,12 @@ def tune(
     if cut:
         table["cuts"] = cut
     grid = Grid(rule="singular", energy=(0.99,)) if paper_literal else Grid()
-    given = {"iterations": iterations, "lr": lr, "energy": energy}
-    grid = replace(grid, **{name: tuple(v) for name, v in given.items() if v})
+    grid = replace(
+        grid,
+        iterations=tuple(iterations or grid.iterations),
+        lr=tuple(lr or grid.lr),
+        energy=tuple(energy or grid.energy),
+    )
     try:
         with Bars(quiet=as_json) as watch, Store(store) as opened:
             choice = run_tuning(

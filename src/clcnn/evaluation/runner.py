@@ -75,10 +75,11 @@ class Bench:
 
     def _cell(self, entry: Entry) -> Cell:
         plan = self.plan
+        trained = self.workshop.network(plan, entry.network)
         chosen = self.workshop.images(plan, entry.network, plan.split, entry.n, plan.seed)
         settings = {
             "format": _FORMAT,
-            "network": self.workshop.network(plan, entry.network).fingerprint,
+            "network": trained.fingerprint,
             "data": {
                 "name": plan.networks[entry.network].data,
                 "split": plan.split,

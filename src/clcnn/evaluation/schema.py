@@ -122,7 +122,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def check_file(path: Path) -> None:
     """Refuse a file that is not a whole store of a schema that is known."""
-    with path.open("rb") as file:
+    with explained(path), path.open("rb") as file:
         start = file.read(len(_MAGIC))
     if not start:
         return  # made by a process that was ended before it wrote anything
@@ -156,7 +156,7 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
         )
     found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
     if found != ["ok"]:
-        raise damaged(path, "; ".join(found))
+        raise damaged(path, "; ".join(line for text in found for line in text.splitlines()))
     broken = connection.execute(
         "SELECT chunks.cell, chunks.number, chunks.count, count(samples.sample) AS found "
         "FROM chunks LEFT JOIN samples "
@@ -183,7 +183,7 @@ def explained(path: Path) -> Iterator[None]:
     """SQLite's errors as ours, with what to do."""
     try:
         yield
-    except sqlite3.OperationalError as error:
+    except (sqlite3.OperationalError, OSError) as error:
         raise StoreError(
             f"cannot use {path} ({error}). Make room on the disk, see that the folder exists and "
             "may be written to and that no other program holds the file, then run the same "

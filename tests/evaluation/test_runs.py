@@ -1,0 +1,349 @@
+"""Whole runs: against the library called by hand, and what makes one differ from another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import TEXT, network, pictures, plan, workshop
+
+import clcnn
+from clcnn.attacks import FGSM, Noise, StraightThrough, Transfer, Unrolled, WorstCase
+from clcnn.attacks.stealth import trajectory
+from clcnn.evaluation import (
+    Bench,
+    PlanError,
+    Store,
+    Workshop,
+    compare,
+    hashing,
+    pick,
+    results,
+    run,
+    to_csv,
+    warnings_of,
+)
+from clcnn.evaluation.measuring import unpacked
+from clcnn.evaluation.runner import Silent
+from clcnn.evaluation.threats import seed_of
+from clcnn.statistics import wilson
+
+BOTH = TEXT + '[[grid]]\nattacks = ["fgsm", "noise"]\neps = 20\nthreats = ["adaptive"]\n'
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("run") / "r.sqlite"
+    run(plan(BOTH), path, workshop=workshop())
+    return path
+
+
+def by_hand() -> tuple[torch.nn.Module, clcnn.ControlledModule, torch.Tensor]:
+    """The same network, defence and images, without the room under test."""
+    model = network()
+    order = np.random.RandomState(0).permutation(80)[:60]
+    robust = clcnn.control(
+        model,
+        ["input", "middle", "head"],
+        embedding=clcnn.LinearEmbedding(energy=0.8),
+        solver=clcnn.PMP(iterations=3, lr=0.05),
+    ).fit(pictures(80, 1)[0][order])
+    return model, robust, torch.from_numpy(np.random.RandomState(3).permutation(40)[:20])
+
+
+def stored(path: Path, defence: str, attack: str, eps: float, threat: str) -> dict[int, tuple]:
+    with Store(path) as store:
+        cell = store.read(
+            "SELECT cell FROM entries WHERE defence = ? AND attack = ? AND eps = ? AND threat = ?",
+            defence,
+            attack,
+            eps,
+            threat,
+        )[0][0]
+        rows = store.read(
+            "SELECT sample, label, predicted, correct, cost, before, after, linf, l2, broken_by "
+            "FROM samples WHERE cell = ?",
+            cell,
+        )
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_clean_and_attacked_labels_are_those_of_the_library_by_hand(finished: Path) -> None:
+    model, robust, places = by_hand()
+    x_all, y_all = pictures(40, 3)
+    for number, part in enumerate(places.split(8)):
+        x, y = x_all[part], y_all[part]
+        seed = seed_of(3, number)
+        images = {
+            ("none", 0.0, "none"): x,
+            ("fgsm", 40.0, "oblivious"): FGSM(40 / 255, batch_size=8)(model, x, y),
+            ("noise", 20.0, "oblivious"): Noise(20 / 255, batch_size=8, seed=seed)(model, x, y),
+        }
+        for condition, x_adv in images.items():
+            solution = robust.solve(x_adv)
+            residuals = trajectory(robust, x_adv)[1].detach()
+            plain = stored(finished, "none", *condition)
+            controlled = stored(finished, "linear", *condition)
+            for i, place in enumerate(part.tolist()):
+                label, predicted, correct, cost, before, after, linf, l2, by = controlled[place]
+                assert label == y[i]
+                assert predicted == solution.logits[i].argmax()
+                assert correct == (predicted == label)
+                assert cost == pytest.approx(float(solution.J[i]), rel=1e-5)
+                assert unpacked([before])[0] == pytest.approx(residuals[i].numpy(), rel=1e-4)
+                assert unpacked([after])[0] == pytest.approx(solution.J_t[i].numpy(), rel=1e-4)
+                d = (x_adv - x)[i]
+                assert (linf, l2) == pytest.approx((float(d.abs().max()), float(d.norm())))
+                assert by is None
+                assert plain[place][1] == model(x_adv)[i].argmax()
+                assert plain[place][3:6] == (None, None, None)
+
+
+def test_adaptive_is_the_worst_case_of_the_library(finished: Path) -> None:
+    model, robust, places = by_hand()
+    x_all, y_all = pictures(40, 3)
+    found = stored(finished, "linear", "fgsm", 20.0, "adaptive")
+    for number, part in enumerate(places.split(8)):
+        x, y = x_all[part], y_all[part]
+        attack = FGSM(20 / 255, batch_size=8, seed=seed_of(3, number))
+        known = attack(model, x, y)
+        cases = [Transfer(attack), StraightThrough(attack), Unrolled(attack)]
+        expected = WorstCase(cases).strongest(robust, x, y, [known])
+        for place, right, by in zip(
+            part.tolist(), expected.robust.tolist(), expected.by, strict=True
+        ):
+            assert found[place][2] == right
+            assert found[place][8] == by
+
+
+def test_adaptive_is_never_above_oblivious_for_any_sample(finished: Path) -> None:
+    for defence in ("none", "linear"):
+        for attack in ("fgsm", "noise"):
+            oblivious = stored(finished, defence, attack, 20.0, "oblivious")
+            adaptive = stored(finished, defence, attack, 20.0, "adaptive")
+            assert len(oblivious) == len(adaptive) == 20
+            for place, row in oblivious.items():
+                assert adaptive[place][2] <= row[2]
+
+
+def test_results_count_and_compare_what_is_stored(finished: Path) -> None:
+    with Store(finished) as store:
+        found = results(store, "tiny")
+        one = pick(found, next(e for e in plan(BOTH).entries if e.attack == "fgsm"))
+        rows = stored(finished, "none", "fgsm", 20.0, "oblivious")
+        right = sum(row[2] for row in rows.values())
+        assert (one.n, one.wanted, one.is_complete) == (20, 20, True)
+        assert one.accuracy == right / 20
+        assert (one.low, one.high) == wilson(right / 20, 20)
+        assert one.cost == pytest.approx(1.0)
+        controlled = stored(finished, "linear", "fgsm", 20.0, "oblivious")
+        other = next(
+            r
+            for r in found
+            if (r.defence, r.attack, r.eps, r.threat) == ("linear", "fgsm", 20.0, "oblivious")
+        )
+        assert other.cost > 1
+        difference = compare(store, other, one)
+        wins = sum(controlled[k][2] > rows[k][2] for k in rows)
+        losses = sum(controlled[k][2] < rows[k][2] for k in rows)
+        assert (difference.only_first, difference.only_second) == (wins, losses)
+    lines = to_csv(found).splitlines()
+    assert lines[0] == "network,defence,attack,eps,threat,n,accuracy,low,high,seconds"
+    assert len(lines) == 1 + len(found)
+    assert lines[1].startswith("tiny,none,none,0,none,20,100.00,83.89,100.00,0.0")
+
+
+def test_a_second_run_measures_nothing_again(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(Bench, "measure", refuse)
+    found = run(plan(BOTH), finished, workshop=workshop())
+    assert all(result.is_complete for result in found)
+
+
+def test_every_defence_meets_the_same_examples_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    original = FGSM.run
+    monkeypatch.setattr(FGSM, "run", lambda *a: calls.append(1) or original(*a))
+    text = TEXT.replace('"none", "fgsm", "noise"', '"fgsm"').replace("[20, 40]", "[20]")
+    run(plan(text), tmp_path / "r.sqlite", workshop=workshop())
+    assert len(calls) == 3  # chunks, not chunks times defences
+    none = stored(tmp_path / "r.sqlite", "none", "fgsm", 20.0, "oblivious")
+    linear = stored(tmp_path / "r.sqlite", "linear", "fgsm", 20.0, "oblivious")
+    assert [none[k][6:8] for k in sorted(none)] == [linear[k][6:8] for k in sorted(linear)]
+
+
+def keys(text: str, shop: Workshop | None = None) -> dict[tuple[str, str, float, str], str]:
+    bench = Bench(plan(text), shop or workshop(), Path("nowhere"), Silent())
+    return {
+        (c.entry.defence, c.entry.attack, c.entry.eps, c.entry.threat): c.key.hash
+        for c in bench.cells()
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("seed = 3", "seed = 4", "nothing"),
+        ("chunk = 8", "chunk = 9", "nothing"),
+        ("n = 20", "n = 21", "nothing"),
+        ("energy = 0.8", "energy = 0.81", "none"),
+        ("lr = 0.05", "lr = 0.051", "none"),
+        ("iterations = 3", "iterations = 4", "none"),
+        ("images = 60", "images = 61", "none"),
+        ("images = 60", "images = 60, seed = 1", "none"),
+        ("images = 60", "images = 60, correct_only = true", "none"),
+        ('"head"]', '"head"]\nweights = "mean"', "none"),
+        ('"head"]', '"head"]\nregularization = 0.1', "none"),
+        ('"head"]', '"head"]\ncentring = "batch"', "none"),
+        ('"input", "middle"', '"input"', "none"),
+        ('kind = "noise"', 'kind = "noise"\ntries = 2', "clean and fgsm"),
+        ('kind = "noise"', 'kind = "noise"\nnorm = "l2"', "clean and fgsm"),
+        ('"linear", energy = 0.8', '"linear", energy = 0.8, seed = 1', "none"),
+        ('name = "tiny"', 'name = "other"', "all"),
+        ("[defences.linear]", "[defences.linear] # a remark", "all"),
+    ],
+)
+def test_a_changed_setting_never_reuses_a_result_and_others_stay(
+    old: str, new: str, same: str
+) -> None:
+    assert old in TEXT
+    before, after = keys(TEXT), keys(TEXT.replace(old, new))
+    kept = {key for key in before if after.get(key) == before[key]}
+    expected = {
+        "nothing": set(),
+        "none": {key for key in before if key[0] == "none"},
+        "clean and fgsm": {key for key in before if key[1] != "noise"},
+        "all": set(before),
+    }[same]
+    assert kept == expected
+
+
+def test_weights_images_and_code_are_part_of_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = keys(TEXT)
+    assert not set(before.values()) & set(keys(TEXT, workshop(seed=1)).values())
+    images = {"train": pictures(80, 1), "test": pictures(40, 4)}
+    other = Workshop(networks={"tiny": network()}, images={"mnist": images})
+    assert not set(before.values()) & set(keys(TEXT, other).values())
+    images = {"train": pictures(80, 9), "test": pictures(40, 3)}
+    other = Workshop(networks={"tiny": network()}, images={"mnist": images})
+    after = keys(TEXT, other)
+    assert {key[0] for key in before if before[key] == after[key]} == {"none"}
+    real = hashing.room_code
+    monkeypatch.setattr(hashing, "room_code", lambda r: "new" if r == "solvers" else real(r))
+    after = keys(TEXT)
+    assert {key[0] for key in before if before[key] == after[key]} == {"none"}
+    monkeypatch.setattr(hashing, "room_code", lambda r: "new" if r == "attacks" else real(r))
+    after = keys(TEXT)
+    assert {key[1] for key in before if before[key] == after[key]} == {"none"}
+
+
+def test_code_is_hashed_without_its_comments_and_docstrings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "_PACKAGE", tmp_path)
+    codes = []
+    for text in (
+        'def f(x):\n    """One."""\n    return x + 1\n',
+        'def f(x):\n    """Other words."""\n    return x + 1  # why\n',
+        'def f(x):\n    """One."""\n    return x + 2\n',
+    ):
+        (tmp_path / "room.py").write_text(text)
+        codes.append(hashing.room_code.__wrapped__("room"))
+    assert codes[0] == codes[1]
+    assert codes[0] != codes[2]
+
+
+def test_a_worst_case_and_the_views_of_a_closed_form(tmp_path: Path) -> None:
+    text = """
+    name = "worst"
+    n = 12
+    chunk = 12
+    [networks.tiny]
+    weights = "tiny"
+    data = "mnist"
+    [defences.layerwise]
+    cuts = ["input", "middle", "head"]
+    embedding = { kind = "linear", energy = 0.8 }
+    solver = { kind = "greedy" }
+    fit = { images = 60 }
+    [attacks.fgsm]
+    kind = "fgsm"
+    [attacks.manifold]
+    kind = "manifold"
+    embedding_of = "layerwise"
+    steps = 3
+    [attacks.hidden]
+    kind = "stealth"
+    steps = 3
+    [attacks.worst]
+    kind = "worst"
+    of = ["fgsm", "manifold", "hidden"]
+    [[grid]]
+    attacks = ["fgsm", "manifold", "worst"]
+    eps = 25
+    threats = ["oblivious", "adaptive"]
+    """
+    path = tmp_path / "r.sqlite"
+    found = {
+        (r.defence, r.attack, r.threat): r.accuracy
+        for r in run(plan(text), path, workshop=workshop())
+    }
+    for defence in ("none", "layerwise"):
+        rows = {
+            (attack, threat): stored(path, defence, attack, 25.0, threat)
+            for attack in ("fgsm", "manifold", "worst")
+            for threat in ("oblivious", "adaptive")
+        }
+        for place in rows["fgsm", "oblivious"]:
+            least = min(rows[a, "oblivious"][place][2] for a in ("fgsm", "manifold"))
+            assert rows["worst", "oblivious"][place][2] == least
+            assert rows["worst", "adaptive"][place][2] <= least
+            assert rows["worst", "adaptive"][place][2] <= rows["fgsm", "adaptive"][place][2]
+    assert found["none", "fgsm", "adaptive"] == found["none", "fgsm", "oblivious"]
+    names = {row[8] for row in rows["worst", "adaptive"].values()}
+    assert names <= {None, "clean", "known 0", "known 1"} | {
+        "Transfer(FGSM)",
+        "ExactGradient(FGSM)",
+        "ExactGradient(Manifold)",
+        "Stealth",
+    }
+
+
+def test_signs_are_stored_with_the_cell_and_returned(tmp_path: Path) -> None:
+    class Flat(torch.nn.Module):
+        """No gradient at all: the answer is decided by a threshold."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            quarters = x.view(-1, 2, 4, 2, 4).mean((2, 4)).flatten(1)
+            return (quarters == quarters.amax(1, keepdim=True)).to(x) + 0 * quarters
+
+    text = TEXT.replace('"none", "fgsm", "noise"', '"fgsm"') + 'defences = ["none"]\n'
+    images = {"train": pictures(80, 1), "test": pictures(40, 3)}
+    shop = Workshop(networks={"tiny": Flat()}, images={"mnist": images})
+    found = run(plan(text), tmp_path / "r.sqlite", workshop=shop)
+    assert {f.check for f in found[0].findings} >= {"zero gradients", "loss does not rise"}
+    assert {f.check for f in warnings_of(found)} >= {"zero gradients"}
+
+
+def test_what_a_plan_asks_for_and_there_is_not(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"n = 41 .* of which there are 40"):
+        run(plan(TEXT.replace("n = 20", "n = 41")), tmp_path / "r.sqlite", workshop=workshop())
+    with pytest.raises(PlanError, match="neither a network that comes with the package nor a file"):
+        run(plan(), tmp_path / "r.sqlite", workshop=Workshop())
+
+
+def test_a_smaller_count_is_the_start_of_a_larger(finished: Path) -> None:
+    shop = workshop()
+    few = shop.images(plan(), "tiny", "test", 5, 3).places
+    many = shop.images(plan(), "tiny", "test", 20, 3).places
+    assert torch.equal(few, many[:5])
+    other = shop.images(plan(), "tiny", "test", 20, 4).places
+    assert not torch.equal(other, many)

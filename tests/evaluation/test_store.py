@@ -1,0 +1,190 @@
+"""The store: claims, leases, and files that are refused."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from clcnn.attacks.flags import Finding
+from clcnn.evaluation import Store, StoreError
+from clcnn.evaluation.plan import Entry
+from clcnn.evaluation.store import CellKey, Measured, Row
+
+ENTRY = Entry("net", "none", "fgsm", 2.0, "oblivious", 6)
+
+
+def register(store: Store, *hashes: str) -> list[int]:
+    run = store.begin({"clcnn": "test"})
+    keys = [CellKey(name, {"data": {}, "name": name}, (4, 2)) for name in hashes]
+    return store.register(run, "plan", [(ENTRY, key) for key in keys])
+
+
+def measured(chunk: int) -> Measured:
+    places = range(4 * chunk, 4 * chunk + (4, 2)[chunk])
+    rows = [Row(i, 1, i % 2, i % 2 == 1, 0.5, b"", b"", 0.1, 0.2, 0.001) for i in places]
+    return Measured(rows, 1.0, 0.5, [Finding("check", "sentence")])
+
+
+def test_each_chunk_is_claimed_once_and_done_once(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "r.sqlite"
+    with Store(path) as store, Store(path) as other:
+        (cell,) = register(store, "a")
+        first, second = store.claim(cell), other.claim(cell)
+        assert first is not None
+        assert second is not None
+        assert (first.chunk, second.chunk) == (0, 1)
+        assert store.claim(cell) is None
+        assert store.finish(first, {cell: measured(0)})
+        assert store.done(cell) == (4, 6)
+        assert other.finish(second, {cell: measured(1)})
+        assert other.done(cell) == (6, 6)
+        assert not store.finish(first, {cell: measured(0)})
+        assert store.claim(cell) is None
+        assert store.read("SELECT count(*) FROM samples")[0][0] == 6
+        assert store.read("SELECT * FROM findings") == [(cell, "check", "sentence")]
+    with Store(path, must_exist=True) as again:
+        assert again.done(cell) == (6, 6)
+
+
+def test_a_block_that_fails_gives_its_claim_back(tmp_path: Path) -> None:
+    with Store(tmp_path / "r.sqlite") as store:
+        (cell,) = register(store, "a")
+        claim = store.claim(cell)
+        assert claim is not None
+        with pytest.raises(ZeroDivisionError), store.held(claim):
+            _ = 1 / 0
+        assert store.claim(cell) == claim
+
+
+def set_owner(store: Store, owner: str, expires: float) -> None:
+    store.connection.execute("UPDATE chunks SET owner = ?, expires = ?", (owner, expires))
+
+
+def test_a_claim_is_free_when_its_process_is_dead_or_its_lease_is_over(tmp_path: Path) -> None:
+    with Store(tmp_path / "r.sqlite") as store:
+        (cell,) = register(store, "a")
+        host = store.owner.split("/")[0]
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        later = time.time() + 60
+        set_owner(store, f"{host}/{os.getppid()}/x", later)  # alive
+        assert store.claim(cell) is None
+        set_owner(store, f"elsewhere/{child}/x", later)  # no one can tell
+        assert store.claim(cell) is None
+        set_owner(store, f"elsewhere/{child}/x", time.time() - 1)
+        assert store.claim(cell) is not None
+        set_owner(store, f"{host}/{child}/x", later)  # dead
+        assert store.claim(cell) is not None
+
+
+def test_a_claim_is_renewed_while_the_work_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    with Store(path, lease=0.4) as store, Store(path) as other:
+        (cell,) = register(store, "a")
+        claim = store.claim(cell)
+        assert claim is not None
+        other.claim(cell)
+        with store.held(claim):
+            time.sleep(0.9)
+            assert other.claim(cell) is None
+        assert store.finish(claim, {cell: measured(0)})
+
+
+def test_a_lost_claim_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    with Store(path, lease=0.05) as sleeper, Store(path) as other:
+        (cell,) = register(sleeper, "a")
+        late = sleeper.claim(cell)
+        assert late is not None
+        time.sleep(0.1)
+        taken = other.claim(cell)
+        assert taken is not None
+        assert taken.chunk == late.chunk
+        assert not sleeper.finish(late, {cell: measured(0)})
+        assert other.done(cell) == (0, 6)
+        assert other.finish(taken, {cell: measured(0)})
+        assert other.done(cell) == (4, 6)
+
+
+def test_several_cells_measured_together_keep_what_one_of_them_had(tmp_path: Path) -> None:
+    with Store(tmp_path / "r.sqlite") as store:
+        one, two = register(store, "a", "b")
+        claim = store.claim(one)
+        assert claim is not None
+        store.finish(claim, {one: measured(0)})
+        claim = store.claim(two)
+        assert claim is not None
+        assert store.finish(claim, {one: measured(0), two: measured(0)})
+        assert store.done(one) == store.done(two) == (4, 6)
+
+
+def test_a_plan_registered_again_keeps_its_cells_and_drops_old_places(tmp_path: Path) -> None:
+    with Store(tmp_path / "r.sqlite") as store:
+        one, two = register(store, "a", "b")
+        assert register(store, "b") == [two]
+        assert store.read("SELECT cell FROM entries") == [(two,)]
+        assert {row[0] for row in store.read("SELECT id FROM cells")} == {one, two}
+
+
+def test_foreign_newer_and_missing_files_are_refused_untouched(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, but long enough to look like something")
+    with pytest.raises(StoreError, match="is no SQLite file"):
+        Store(text)
+    assert text.read_text().startswith("not a database")
+    foreign = tmp_path / "foreign.sqlite"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    before = foreign.read_bytes()
+    with pytest.raises(StoreError, match="of another program"):
+        Store(foreign)
+    assert foreign.read_bytes() == before
+    newer = tmp_path / "newer.sqlite"
+    Store(newer).close()
+    with sqlite3.connect(newer) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="schema 99"):
+        Store(newer)
+    with pytest.raises(StoreError, match="clcnn evaluate"):
+        Store(tmp_path / "missing.sqlite", must_exist=True)
+    with pytest.raises(StoreError, match="folder exists"):
+        Store(tmp_path)
+
+
+def full_store(path: Path) -> None:
+    with Store(path) as store:
+        cells = register(store, *[f"cell {k}" for k in range(60)])
+        for cell in cells:
+            while (claim := store.claim(cell)) is not None:
+                store.finish(claim, {cell: measured(claim.chunk)})
+
+
+@pytest.mark.parametrize("damage", ["overwritten", "cut short", "rows lost"])
+def test_a_damaged_store_is_refused_with_a_remedy(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "r.sqlite"
+    full_store(path)
+    Store(path).close()
+    content = path.read_bytes()
+    if damage == "overwritten":
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + b"\xff" * 8192 + content[middle + 8192 :])
+    elif damage == "cut short":
+        path.write_bytes(content[: len(content) * 2 // 3])
+    else:
+        with sqlite3.connect(path) as connection:
+            connection.execute("DELETE FROM samples WHERE cell = 3 AND sample = 1")
+    with pytest.raises(StoreError, match=r"is damaged .* Move it away and run the same command"):
+        Store(path)
+
+
+def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    path.touch()
+    with Store(path) as store:
+        assert register(store, "a") == [1]
