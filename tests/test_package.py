@@ -29,6 +29,7 @@ ROOMS = [
     "gradients",
     "settings",
     "persistence",
+    "export",
     "control",
     "loading",
     "theory",

@@ -247,6 +247,39 @@ class ControlledModule(nn.Module):
             raise FitError("there is nothing to save before .fit(clean data).")
         persistence.write(path, *self._packed())
 
+    def export(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        format: Literal["torch", "onnx"] | None = None,
+        batch: int | None = None,
+    ) -> Any:
+        """x -> logits under control as one program that needs neither clcnn nor the network's code.
+
+        path: where to write it, .pt2 or .onnx; left out, it is only returned.
+        format: "torch" (a `torch.export.ExportedProgram`) or "onnx" (an `onnx.ModelProto`); left
+            out, the path's suffix decides, and without a path it is "torch".
+        batch: the number of samples of every call; left out, any number.
+
+        For PMP, Greedy and Reactive. All samples take part in all iterations, and the best iterate
+        is kept per sample, so that the logits are those of a plain call.
+        """
+        from clcnn.export import Subject, export
+
+        if not self.is_fitted:
+            raise FitError("there is nothing to export before .fit(clean data).")
+        solver = self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
+        subject = Subject(
+            dynamics=self._ready_dynamics(),
+            objective=self.objective,
+            solver=solver,
+            input_shape=self.input_shape,
+            input_like=self.input_like,
+            tensors={**dict(self.named_parameters()), **dict(self.named_buffers())},
+            header=self._packed()[0],
+        )
+        return export(subject, path, format=format, batch=batch)
+
     def extra_repr(self) -> str:
         """The settings, for repr()."""
         cuts = self.dynamics.cuts if self.dynamics is not None else "chosen by fit"

@@ -1,0 +1,50 @@
+"""What can be exported, and the words for what cannot."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+
+from clcnn.errors import ClcnnError
+from clcnn.solvers.base import Solver
+from clcnn.solvers.greedy import Greedy, Reactive
+from clcnn.solvers.per_cut import FeedbackPerCut, IterativePerCut
+from clcnn.solvers.pmp import PMP
+
+Exportable: TypeAlias = PMP | IterativePerCut | Greedy | FeedbackPerCut
+_KINDS = (PMP, IterativePerCut, Greedy, Reactive, FeedbackPerCut)
+_DTYPES = (torch.float32, torch.float64)
+
+
+class ExportError(ClcnnError, RuntimeError):
+    """A controlled network, or a part of it, that cannot be exported as asked."""
+
+
+def exportable(solver: Solver) -> Exportable:
+    """The solver, if its work is the same for every batch; a class derived from it may differ."""
+    if type(solver) in _KINDS:
+        assert isinstance(solver, _KINDS)
+        return solver
+    raise ExportError(
+        f"found the solver {type(solver).__name__}; expected PMP, Greedy or Reactive, whose work "
+        "does not depend on the data. Choose one: robust.configure(solver=clcnn.PMP()).export(...)."
+    )
+
+
+def check_dtype(dtype: torch.dtype) -> None:
+    """Half precision overflows in J, which the plain call notices and a graph does not."""
+    if dtype not in _DTYPES:
+        raise ExportError(
+            f"found inputs of {dtype}; expected torch.float32 or torch.float64. Convert first: "
+            "robust.float().export(...)."
+        )
+
+
+def check_batch(batch: int | None) -> None:
+    """A fixed batch holds at least one sample."""
+    whole = isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1
+    if batch is not None and not whole:
+        raise ExportError(
+            f"found batch={batch!r}; expected a whole number of at least 1, or None for any size."
+        )
