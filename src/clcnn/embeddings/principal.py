@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from clcnn.embeddings.bases import add_product, departure, normalise
 from clcnn.embeddings.streams import States
 from clcnn.errors import FitError
 
-_CHUNK = 256  # rows kept and multiplied together; batches may be as small as one row
+_CHUNK = 256  # rows kept together; batches may be as small as one row
+_PANEL = 2048  # features of all rows in float64 at once
 _EPS = torch.finfo(torch.float64).eps
 
 Method = Literal["covariance", "gram", "randomised"]
@@ -80,14 +82,15 @@ def gram_bytes(n: int, d: int, itemsize: int) -> int:
 class Rows:
     """States kept as they come, in chunks, for as long as they are few."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: bool) -> None:
         self.chunks: list[Tensor] = []
         self.n = 0
+        self._held = held
         self._small: list[Tensor] = []
 
     def add(self, x: Tensor) -> None:
-        """Keep a copy of the batch x (b, d): its producer may overwrite it."""
-        self._small.append(x.clone())
+        """Keep the batch x (b, d): as a copy, for its producer may overwrite it, unless held."""
+        self._small.append(x if self._held else x.clone())
         self.n += len(x)
         if sum(map(len, self._small)) >= _CHUNK:
             self.gather()
@@ -95,9 +98,26 @@ class Rows:
     def gather(self) -> list[Tensor]:
         """Return all chunks, the last one as short as it is."""
         if self._small:
-            self.chunks.append(torch.cat(self._small))
+            self.chunks.append(self._small[0] if len(self._small) == 1 else torch.cat(self._small))
             self._small = []
         return self.chunks
+
+    def panels(self, mean: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield X - mean in float64, some features of all rows at a time; each overwrites the last.
+
+        Every number is converted once, and all panels together take no more room than one.
+        """
+        d = len(mean)
+        width = min(d, _PANEL)
+        buffer = mean.new_empty(self.n, width)
+        for start in range(0, d, width):
+            columns = slice(start, min(d, start + width))
+            panel = buffer[:, : columns.stop - start]
+            row = 0
+            for chunk in self.gather():
+                torch.sub(chunk[:, columns], mean[columns], out=panel[row : row + len(chunk)])
+                row += len(chunk)
+            yield columns, panel
 
 
 class SecondMoment:
@@ -122,7 +142,7 @@ class SecondMoment:
 
 def exact(states: States, rule: RankRule, memory: int) -> Components | None:
     """Components of all states, None if neither their rows nor a d x d matrix fit ``memory``."""
-    rows = Rows()
+    rows = Rows(states.held)
     moment: SecondMoment | None = None
     for batch in states:
         x = batch.flatten(1)
@@ -156,29 +176,25 @@ def _from_moment(moment: SecondMoment, rule: RankRule) -> Components:
 def _from_rows(rows: Rows, rule: RankRule) -> Components:
     """X X' = U diag(s^2) U',  V = X' U / s, with X the (n, d) centred rows and n < d."""
     chunks, n = rows.gather(), rows.n
-    d = chunks[0].shape[1]
+    d, dtype = chunks[0].shape[1], chunks[0].dtype
     rule.check(n, d)
-    mean = sum((chunk.double().sum(0) for chunk in chunks), torch.zeros(())) / n
-    starts = [0]
-    for chunk in chunks:
-        starts.append(starts[-1] + len(chunk))
-    spans = [slice(*pair) for pair in pairwise(starts)]
+    mean = sum((chunk.sum(0, dtype=torch.float64) for chunk in chunks), torch.zeros(())) / n
     gram = mean.new_zeros(n, n)
-    for i, rows_i in enumerate(chunks):
-        X_i = rows_i - mean
-        for j, rows_j in enumerate(chunks[: i + 1]):
-            gram[spans[i], spans[j]] = X_i @ (rows_j - mean).T
+    for _, X in rows.panels(mean):
+        add_product(gram, X)
     check_variance(float(gram.trace()) / (n - 1), mean)
     eigenvalues, U = torch.linalg.eigh(gram.div_(n - 1))  # reads the lower triangle only
     del gram
     eigenvalues, r, explained = _keep(eigenvalues, n, d, rule)
-    U = U[:, -r:].flip(1)
-    V = mean.new_zeros(d, r)
-    for span, chunk in zip(spans, chunks, strict=True):
-        V.addmm_((chunk - mean).T, U[span])
-    # A Gram matrix squares the condition number: QR gives the small directions back their
-    # orthogonality, and leaves the large ones, which come first, where they are.
-    V = torch.linalg.qr(V)[0]
+    s = ((n - 1) * eigenvalues).sqrt()
+    U = U[:, -r:].flip(1).div_(torch.where(s > 0, s, 1.0))
+    V = mean.new_empty(d, r)
+    for columns, X in rows.panels(mean):
+        torch.mm(X.T, U, out=V[columns])
+    # A Gram matrix squares the condition number, which costs small directions their orthogonality:
+    # give it back where what is lost shows in the states' dtype. Large ones come first, and stay.
+    if departure(V) > r**0.5 * max(8 * _EPS, 0.01 * torch.finfo(dtype).eps):
+        normalise(V)
     return Components(mean, V, eigenvalues, explained, 0.0, n, "gram")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clcnn.embeddings.bases import gram, normalise, times_inverse
+from clcnn.embeddings.bases import add_product, gram, mirrored, normalise, times_inverse
 from clcnn.embeddings.principal import Components, RankRule, check_variance, drop_rounding
 from clcnn.embeddings.streams import States
 from clcnn.errors import FitError
@@ -180,8 +180,7 @@ def _covariance_times(Q: Tensor, states: States, totals: _Totals) -> tuple[Tenso
     for X in _centred(states, totals.mean.to(Q.dtype), min(k, _ROWS)):
         Z = X @ Q  # (b, k)
         Y.addmm_(X.T, Z)
-        Z = Z.double()
-        H.addmm_(Z.T, Z)
+        add_product(H, Z.double().T)
         n += len(X)
         squares += float(torch.linalg.vector_norm(X, dim=1).double().square().sum())
     trace = squares / (totals.n - 1)
@@ -191,7 +190,7 @@ def _covariance_times(Q: Tensor, states: States, totals: _Totals) -> tuple[Tenso
             f"{totals.trace:.6g}, then {n} of {trace:.6g}. Pass an iterable that gives the same "
             "states each time: no random augmentation, dropout or sampling."
         )
-    return Y.div_(totals.n - 1), H.div_(totals.n - 1)
+    return Y.div_(totals.n - 1), mirrored(H).div_(totals.n - 1)
 
 
 def _filter(Y: Tensor, Q: Tensor, before: Tensor | None, b: float) -> tuple[Tensor, Tensor | None]:
@@ -222,7 +221,7 @@ def _ritz(H: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
 def _residual(Y: Tensor, W: Tensor, V: Tensor, eigenvalues: Tensor, eps: float) -> float:
     """||C V - V diag(lambda)||_F with C V = Y W, and what the rounding of Y may hide of it."""
     values, total = eigenvalues.to(Y.dtype), 0.0
-    for Y_rows, V_rows in zip(Y.split(_ROWS), V.split(_ROWS), strict=True):
+    for Y_rows, V_rows in zip(torch.split(Y, _ROWS), torch.split(V, _ROWS), strict=True):
         total += float((Y_rows @ W - V_rows * values).double().square().sum())
     return float((total + (eps * float(torch.linalg.vector_norm(Y))) ** 2) ** 0.5)
 

@@ -16,7 +16,8 @@ class States:
     """Batches x of shape (batch, *state): tensors of one shape and dtype, finite, not all empty.
 
     ``shape`` (of one state) and ``dtype`` are known after the first batch. ``one_shot`` says that
-    the batches come from an iterator and cannot be read a second time.
+    the batches come from an iterator and cannot be read a second time; ``held`` that they are in
+    memory as they are, and stay, so that a view serves where others need a copy.
     """
 
     shape: tuple[int, ...]
@@ -25,6 +26,7 @@ class States:
     def __init__(self, states: Iterable[Tensor]) -> None:
         self._batches = _split(states) if isinstance(states, Tensor) else states
         self.one_shot = isinstance(self._batches, Iterator)
+        self.held = isinstance(self._batches, (list, tuple))
 
     def __iter__(self) -> Iterator[Tensor]:
         """Check and hand on each batch; an empty batch is skipped, an empty stream raises."""
