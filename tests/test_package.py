@@ -38,6 +38,7 @@ ROOMS = [
     "data",
     "models",
     "training",
+    "benchmarks",
     "evaluation",
     "experiments",
     "report",

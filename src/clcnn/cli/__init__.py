@@ -1,9 +1,10 @@
 """The command line: a thin front on the library, one file for each family of commands."""
 
 from clcnn.cli.app import app, run
+from clcnn.cli.bench import bench
 from clcnn.cli.data import Data
 from clcnn.cli.evaluate import Bars
 from clcnn.cli.train import Method, Network
 from clcnn.cli.tune import TuneSplit
 
-__all__ = ["Bars", "Data", "Method", "Network", "TuneSplit", "app", "run"]
+__all__ = ["Bars", "Data", "Method", "Network", "TuneSplit", "app", "bench", "run"]

@@ -47,6 +47,9 @@ def tune(
             help="The authors' code: singular values, averages over features, batch means.",
         ),
     ] = False,
+    accelerate: Annotated[
+        bool, typer.Option("--accelerate", help="Iterations on a faster copy, up to rounding.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Decides which images.", min=0)] = 0,
     quick: Quick = False,
     root: Root = None,
@@ -66,7 +69,11 @@ def tune(
     from clcnn.evaluation.plan import Network
     from clcnn.evaluation.tables import Table
 
-    table = {"paper_literal": paper_literal, "fit": {"images": min(fit, 1000) if quick else fit}}
+    table = {
+        "paper_literal": paper_literal,
+        "accelerate": accelerate,
+        "fit": {"images": min(fit, 1000) if quick else fit},
+    }
     if not paper_literal:
         table["embedding"] = {"kind": embedding}
     if cut:

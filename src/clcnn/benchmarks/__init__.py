@@ -1,0 +1,1 @@
+"""What the library costs, measured side by side with what it is compared to."""

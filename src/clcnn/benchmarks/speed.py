@@ -1,0 +1,277 @@
+"""What control costs, in multiples of one plain forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clcnn.attacks import PGD
+from clcnn.benchmarks.literal import Literal
+from clcnn.benchmarks.timing import Candidate, compare, exponent
+from clcnn.control import ControlledModule
+from clcnn.embeddings import Embedding, LinearEmbedding, OrthogonalEmbedding
+from clcnn.solvers import MSA, PMP, Greedy, Reactive
+from clcnn.states import Batches, collect
+from clcnn.statistics import paired, wilson
+
+Say = Callable[[str], None]
+Row = dict[str, Any]
+
+PLAIN = "plain forward"
+EPSILON = 2 / 255
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured, and on what.
+
+    ``fit`` are clean images for the embeddings, ``heldout`` others to measure what these keep,
+    ``x`` and ``y`` images and labels for timing and accuracy.
+    """
+
+    model: nn.Module
+    cuts: tuple[str, ...]
+    fit: Tensor
+    heldout: Tensor
+    x: Tensor
+    y: Tensor
+    energy: float = 0.99
+    iterations: int = 5
+    lr: float = 0.005
+    batch: int = 64
+    rounds: int = 7
+    seed: int = 0
+
+    @property
+    def solver(self) -> PMP:
+        """The paper's solver with the iterations measured."""
+        return PMP(iterations=self.iterations, lr=self.lr, tolerance=0.0)
+
+    @property
+    def images(self) -> Tensor:
+        """One batch."""
+        return self.x[: self.batch]
+
+    def controlled(self, embedding: Embedding | dict[str, Embedding]) -> ControlledModule:
+        """The network under control with an embedding, fitted."""
+        robust = ControlledModule(
+            self.model, self.cuts, embedding=embedding, solver=self.solver, weights="sum"
+        )
+        return robust.fit(self.fit)
+
+    def compare(self, candidates: dict[str, Candidate]) -> list[Row]:
+        """Times in multiples of the plain forward pass of one batch."""
+        on_gpu = self.x.device.type == "cuda"
+        return [row.to_dict() for row in compare(candidates, PLAIN, self.rounds, on_gpu)]
+
+    def plain(self, x: Tensor | None = None) -> Candidate:
+        """The network's own forward pass, without gradients."""
+        images = self.images if x is None else x
+
+        def forward() -> None:
+            with torch.no_grad():
+                self.model(images)
+
+        return forward
+
+
+def call(robust: ControlledModule, x: Tensor) -> Candidate:
+    """The controlled network on x."""
+    return lambda: robust(x)
+
+
+def costs(bench: Bench, robust: ControlledModule, *, literal: bool) -> list[Row]:
+    """Every solver, the faster stand-ins and Algorithm 1 to the letter, in one run."""
+    x = bench.images
+
+    def backward() -> None:
+        leaf = x.clone().requires_grad_()
+        torch.autograd.grad(bench.model(leaf).sum(), leaf)
+
+    k = bench.iterations
+    greedy = PMP(iterations=k, lr=bench.lr, tolerance=0.0, start="greedy")
+    candidates: dict[str, Candidate] = {
+        PLAIN: bench.plain(),
+        "forward and backward to the input": backward,
+        f"PMP, {k} iterations": call(robust, x),
+        f"PMP, {k} iterations, accelerated": call(robust.accelerate(), x),
+        f"PMP, {k} iterations, batch norms folded": call(robust.accelerate(channels_last=False), x),
+        f"PMP, {k} iterations, channels last": call(robust.accelerate(fold=False), x),
+        f"PMP, {k} iterations, from the greedy control": call(robust.configure(solver=greedy), x),
+        f"MSA, {k} iterations": call(
+            robust.configure(solver=MSA(iterations=k, lr=bench.lr, tolerance=0.0)), x
+        ),
+        "greedy": call(robust.configure(solver=Greedy()), x),
+    }
+    if bench.cuts[0] == "input":
+        candidates["reactive"] = call(robust.configure(solver=Reactive()), x)
+    if literal:
+        reference = Literal(bench.model, bench.cuts, linear_of(robust))
+        candidates[f"Algorithm 1 to the letter, {k} iterations"] = lambda: reference.solve(
+            x, k, bench.lr
+        )
+    return bench.compare(candidates)
+
+
+def linear_of(robust: ControlledModule) -> list[OrthogonalEmbedding]:
+    """The embeddings, which must all be linear."""
+    found = [E for E in robust.embeddings if isinstance(E, OrthogonalEmbedding)]
+    assert len(found) == len(robust.embeddings)
+    return found
+
+
+def embeddings_table(robust: ControlledModule, heldout: Sequence[Tensor]) -> list[Row]:
+    """Rank, cost and energy kept of every cut's embedding."""
+    return [
+        {
+            "cut": cut,
+            "kind": type(E).__name__,
+            "d": len(E.mean),
+            "rank": E.rank_,
+            "multiply_adds": E.multiply_adds_,
+            "kept_fitted": E.explained_,
+            "kept_heldout": E.kept(x),
+        }
+        for cut, E, x in zip(robust.cuts, linear_of(robust), heldout, strict=True)
+    ]
+
+
+def heldout_states(bench: Bench, robust: ControlledModule) -> list[Tensor]:
+    """The held-out images' states at every cut."""
+    assert robust.dynamics is not None
+    batches = Batches(bench.heldout)
+    kept = collect(robust.dynamics, batches, device=None, correct_only=False, memory=2**34)
+    return [torch.cat(list(states)) for states in kept]
+
+
+def leaving(bench: Bench, robust: ControlledModule) -> dict[str, Any]:
+    """A clean and an attacked batch at one tolerance: the 95 % quantile of J on held-out images."""
+    tolerance = clean_tolerance(robust, bench.heldout)
+    solver = replace(bench.solver, tolerance=tolerance)
+    early = robust.configure(solver=solver)
+    attacked = PGD(eps=EPSILON)(bench.model, bench.images, bench.y[: bench.batch])
+    rows = bench.compare(
+        {
+            PLAIN: bench.plain(),
+            "clean batch": call(early, bench.images),
+            "attacked batch": call(early, attacked),
+        }
+    )
+    steps = {
+        "clean batch": early.solve(bench.images).steps,
+        "attacked batch": early.solve(attacked).steps,
+    }
+    for row in rows[1:]:
+        row["mean_steps"] = float(steps[row["name"]].double().mean())
+    return {"tolerance": tolerance, "attack": "PGD, 20 steps, epsilon 2/255", "times": rows}
+
+
+def clean_tolerance(robust: ControlledModule, x: Tensor, level: float = 0.95) -> float:
+    """The ``level`` quantile of the uncontrolled J on clean images."""
+    idle = robust.configure(solver=PMP(iterations=0))
+    J = torch.cat([idle.solve(part).J for part in torch.split(x, 256)])
+    return float(J.double().quantile(level))
+
+
+def growth(bench: Bench, robust: ControlledModule) -> list[Row]:
+    """How the cost grows with the batch, iterations, cuts, rank and width d of a state.
+
+    ``exponent`` b is the least-squares slope of log cost against log size: above 1 the cost grows
+    faster than linearly.
+    """
+    x, found = bench.images, []
+
+    def series(what: str, sizes: Sequence[int], make: Callable[[int], Candidate]) -> None:
+        runs = {str(size): make(size) for size in sizes}
+        rows = bench.compare({PLAIN: bench.plain(), **runs})[1:]
+        slope = exponent(sizes, [row["ratio"] for row in rows])
+        points = [row | {"size": size} for size, row in zip(sizes, rows, strict=True)]
+        found.append({"with": what, "exponent": slope, "points": points})
+
+    batches = [n for n in (8, 16, 32, 64, 128, 256) if n <= min(len(bench.x), 2 * bench.batch)]
+    series("batch", batches, lambda n: call(robust, bench.x[:n]))
+    series("iterations", (2, 5, 10, 20), lambda k: call(_iterating(robust, bench, k), x))
+    partial = {n: bench_prefix(bench, robust, n) for n in range(1, len(bench.cuts) + 1)}
+    series("cuts", list(partial), lambda n: call(partial[n], x))
+    widest = max(linear_of(robust), key=lambda E: len(E.mean))
+    generator = torch.Generator().manual_seed(bench.seed)
+    ranks = [r for r in (16, 64, 256, 1024) if r < len(widest.mean) // 2]
+    series("rank", ranks, lambda r: _scoring(*_random_basis(len(widest.mean), r, x, generator)))
+    widths = [len(widest.mean) // f for f in (16, 8, 4, 2, 1)]
+    series("d", widths, lambda d: _scoring(*_random_basis(d, ranks[0], x, generator)))
+    return found
+
+
+def _iterating(robust: ControlledModule, bench: Bench, k: int) -> ControlledModule:
+    return robust.configure(solver=replace(bench.solver, iterations=k))
+
+
+def bench_prefix(bench: Bench, robust: ControlledModule, n: int) -> ControlledModule:
+    """The same embeddings at the first n cuts alone."""
+    some = ControlledModule(bench.model, bench.cuts[:n], solver=bench.solver)
+    dynamics = some.dynamics
+    assert dynamics is not None
+    dynamics.inspect(bench.images[:2])
+    like = bench.images[:0]
+    some.adopt(dynamics, [*robust.embeddings][:n], robust.shapes[:n], like)
+    return some
+
+
+def _random_basis(
+    d: int, r: int, like: Tensor, generator: torch.Generator
+) -> tuple[LinearEmbedding, Tensor]:
+    """An embedding of rank r in dimension d, and a batch of states."""
+    states = torch.randn(2 * r, d, generator=generator)
+    embedding = LinearEmbedding(rank=r).fit(states).to(like)
+    return embedding, torch.randn(len(like), d, generator=generator).to(like)
+
+
+def _scoring(embedding: LinearEmbedding, states: Tensor) -> Candidate:
+    """||E(z) - z||^2 and its gradient, as an iteration asks for them."""
+
+    def score() -> None:
+        leaf = states.detach().requires_grad_()
+        torch.autograd.grad(embedding.energy(leaf).sum(), leaf)
+
+    return score
+
+
+def accuracies(
+    bench: Bench, defences: dict[str, ControlledModule], reference: str, *, say: Say
+) -> list[Row]:
+    """Clean and PGD (epsilon 2/255, oblivious) accuracy, and paired differences to a reference."""
+    rows = []
+    attack = PGD(eps=EPSILON)
+    parts = list(
+        zip(torch.split(bench.x, bench.batch), torch.split(bench.y, bench.batch), strict=True)
+    )
+    inputs = {
+        "none": [x for x, _ in parts],
+        "PGD, 20 steps, epsilon 2/255": [attack(bench.model, x, y) for x, y in parts],
+    }
+    for name, batches in inputs.items():
+        right = {"no control": _right(bench.model, batches, bench.y)}
+        for defence, robust in defences.items():
+            say(f"accuracy of {defence} against {name}")
+            right[defence] = _right(robust, batches, bench.y)
+        for defence, hits in right.items():
+            share = float(hits.double().mean())
+            low, high = wilson(share, len(hits))
+            row = {"attack": name, "threat": "oblivious", "defence": defence, "n": len(hits)}
+            row |= {"accuracy": share, "low": low, "high": high}
+            if defence != reference and defence in defences:
+                other = right[reference]
+                gap = paired(len(hits), int((hits & ~other).sum()), int((~hits & other).sum()))
+                row |= {"difference": gap.difference, "difference_low": gap.low}
+                row |= {"difference_high": gap.high, "to": reference}
+            rows.append(row)
+    return rows
+
+
+def _right(model: nn.Module, batches: Sequence[Tensor], y: Tensor) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([model(x).argmax(1) for x in batches]) == y
