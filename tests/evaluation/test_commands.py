@@ -62,7 +62,7 @@ def test_evaluate_prints_a_table_and_writes_csv(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["evaluate"], 2, "PLAN"),
+        (["evaluate"], 2, "Missing argument"),
         (["evaluate", "plan.toml", "--threads", "0"], 2, "threads"),
         (["evaluate", "no.toml"], 1, "PlanError: there is no file"),
         (["evaluate", "plan.toml", "--store", "plan.toml"], 1, "StoreError: plan.toml is no SQL"),

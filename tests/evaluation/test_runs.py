@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,22 @@ from clcnn.evaluation.measuring import unpacked
 from clcnn.evaluation.runner import Silent
 from clcnn.evaluation.threats import seed_of
 from clcnn.statistics import wilson
+
+FAST = """
+[defences.fast]
+cuts = ["input", "middle", "head"]
+embedding = { kind = "linear", energy = 0.8 }
+solver = { kind = "pmp", iterations = 3, lr = 0.05 }
+fit = { images = 60 }
+accelerate = true
+
+[defences.auto]
+cuts = ["input", "middle", "head"]
+embedding = { kind = "auto", energy = 0.9 }
+solver = { kind = "pmp", iterations = 2, lr = 0.05 }
+fit = { images = 60 }
+
+"""
 
 BOTH = TEXT + '[[grid]]\nattacks = ["fgsm", "noise"]\neps = 20\nthreats = ["adaptive"]\n'
 
@@ -203,6 +220,7 @@ def keys(text: str, shop: Workshop | None = None) -> dict[tuple[str, str, float,
         ('"head"]', '"head"]\nweights = "mean"', "none"),
         ('"head"]', '"head"]\nregularization = 0.1', "none"),
         ('"head"]', '"head"]\ncentring = "batch"', "none"),
+        ('"head"]', '"head"]\naccelerate = true', "none"),
         ('"input", "middle"', '"input"', "none"),
         ('kind = "noise"', 'kind = "noise"\ntries = 2', "clean and fgsm"),
         ('kind = "noise"', 'kind = "noise"\nnorm = "l2"', "clean and fgsm"),
@@ -315,6 +333,41 @@ def test_a_worst_case_and_the_views_of_a_closed_form(tmp_path: Path) -> None:
         "ExactGradient(Manifold)",
         "Stealth",
     }
+
+
+def test_acceleration_and_other_embeddings_answer_as_by_hand(tmp_path: Path) -> None:
+    text = TEXT.replace('"none", "fgsm", "noise"', '"noise"').replace("[20, 40]", "[40]")
+    text = text.replace("[attacks.fgsm]", FAST + "[attacks.fgsm]", 1)
+    found = {r.defence: r for r in run(plan(text), tmp_path / "r.sqlite", workshop=workshop())}
+    assert set(found) == {"none", "linear", "fast", "auto"}
+    model, robust, places = by_hand()
+    fast = stored(tmp_path / "r.sqlite", "fast", "noise", 40.0, "oblivious")
+    x, y = (part[places[:8]] for part in pictures(40, 3))
+    x_adv = Noise(40 / 255, batch_size=8, seed=seed_of(3, 0))(model, x, y)
+    solution = robust.accelerate().solve(x_adv)
+    for place, J, logits in zip(places.tolist(), solution.J, solution.logits, strict=False):
+        assert fast[place][1] == logits.argmax()
+        assert fast[place][3] == pytest.approx(float(J), rel=1e-5)
+    assert all(result.is_complete for result in found.values())
+
+
+def test_square_that_breaks_what_gradients_left_is_a_sign(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "r.sqlite"
+    with Store(finished) as store, sqlite3.connect(copy) as target:
+        store.connection.backup(target)
+    with Store(copy) as store:
+        adaptive = next(
+            r
+            for r in results(store, "tiny")
+            if (r.defence, r.attack, r.threat) == ("linear", "fgsm", "adaptive")
+        )
+        assert "black-box beats white-box" not in {f.check for f in adaptive.findings}
+        store.connection.execute(
+            "UPDATE samples SET broken_by = 'Square' WHERE cell = ? AND broken_by IS NULL",
+            (adaptive.cell,),
+        )
+        signs = warnings_of(results(store, "tiny"))
+    assert "black-box beats white-box" in {sign.check for sign in signs}
 
 
 def test_signs_are_stored_with_the_cell_and_returned(tmp_path: Path) -> None:

@@ -40,8 +40,10 @@ class Defence:
     """A network under control, without the network.
 
     ``centring`` "batch" takes the mean of the batch at hand in place of the fitted one, as the
-    authors' code does. ``chosen`` says where tuned settings come from; it changes no result and is
-    in no hash. ``own`` holds other settings for single networks, by their names.
+    authors' code does. ``accelerate`` runs the iterations on a faster copy of the network, up to
+    rounding (`ControlledModule.accelerate`). ``chosen`` says where tuned settings come from; it
+    changes no result and is in no hash. ``own`` holds other settings for single networks, by their
+    names.
     """
 
     cuts: tuple[str, ...] | None = None
@@ -52,6 +54,7 @@ class Defence:
     centring: str = "fitted"
     fit: Fit = Fit()
     allow_bypass: bool = False
+    accelerate: bool = False
     chosen: Mapping[str, Any] | None = None
     own: Mapping[str, Defence] = field(default_factory=dict)
 
@@ -83,6 +86,7 @@ class Defence:
             "weights": _plain(self.weights),
             "regularization": _plain(self.regularization),
             "centring": self.centring,
+            "accelerate": self.accelerate,
         }
 
 
@@ -150,6 +154,7 @@ def _overridden(table: Table, base: Defence) -> Defence:
             fit.flag("correct_only", base.fit.correct_only),
         ),
         allow_bypass=table.flag("allow_bypass", base.allow_bypass),
+        accelerate=table.flag("accelerate", base.accelerate),
     )
     fit.end()
     table.end()

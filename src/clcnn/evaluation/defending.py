@@ -56,6 +56,7 @@ class Defences:
         self.folder = folder
         self.say = say
         self._fitted: dict[str, ControlledModule] = {}
+        self._ready: tuple[dict[str, Any], ControlledModule] | None = None
 
     def fit_key(self, plan: Plan, network: str, defence: Defence) -> dict[str, Any]:
         """Everything that decides the fitted embeddings."""
@@ -85,8 +86,12 @@ class Defences:
             return Defended(plain, None, None)
         defence = plan.defences[name].on(network)
         self._check_choice(plan, network, name, defence)
-        robust = self.dressed(self.fitted(plan, network, defence), defence)
-        return Defended(plain, robust, self.settings(plan, network, name))
+        settings = self.settings(plan, network, name)
+        assert settings is not None
+        if self._ready is None or self._ready[0] != settings:
+            fitted = self.fitted(plan, network, defence)
+            self._ready = settings, self.dressed(fitted, defence)
+        return Defended(plain, self._ready[1], settings)
 
     def dressed(self, fitted: ControlledModule, defence: Defence) -> ControlledModule:
         """A fitted network with the defence's solver, weights, regularisation and centring."""
@@ -97,7 +102,7 @@ class Defences:
         )
         if defence.centring == "batch":
             centre_by_batch(robust)
-        return robust
+        return robust.accelerate() if defence.accelerate else robust
 
     def fitted(self, plan: Plan, network: str, defence: Defence) -> ControlledModule:
         """The network with embeddings fitted, from memory, a file or the training images."""

@@ -112,7 +112,7 @@ def _result(
         high=high,
         seconds=math.nan if seconds is None else seconds,
         cost=_cost(store, cell),
-        findings=findings(store, cell),
+        findings=(*findings(store, cell), *black_box(store, cell)),
         cell=cell,
     )
 
@@ -132,6 +132,23 @@ def findings(store: Store, cell: int) -> tuple[Finding, ...]:
     """What warned of a cell while it was measured."""
     rows = store.read('SELECT "check", sentence FROM findings WHERE cell = ? ORDER BY 1, 2', cell)
     return tuple(Finding(*row) for row in rows)
+
+
+def black_box(store: Store, cell: int) -> list[Finding]:
+    """Samples of a worst case that Square broke where attacks that know more had failed."""
+    broken = store.read(
+        "SELECT count(*) FROM samples WHERE cell = ? AND broken_by = 'Square'", cell
+    )[0][0]
+    through = _settings(store, cell)["attack"].get("through", ())
+    if not broken or all(view == "itself" for names in through for view in names):
+        return []
+    return [
+        Finding(
+            "black-box beats white-box",
+            f"Square broke {broken} samples that attacks with gradients had left: those gradients "
+            "mislead. The worst case counts them; more queries may break more.",
+        )
+    ]
 
 
 def warnings_of(found: Sequence[Result]) -> list[Finding]:
@@ -171,11 +188,14 @@ def compare(store: Store, first: Result, second: Result) -> Paired:
     return paired(both, only_first, only_second)
 
 
+def _settings(store: Store, cell: int) -> dict[str, Any]:
+    text = store.read("SELECT settings FROM cells WHERE id = ?", cell)[0][0]
+    settings: dict[str, Any] = json.loads(text)
+    return settings
+
+
 def _data(store: Store, cell: int) -> str:
-    settings: dict[str, Any] = json.loads(
-        store.read("SELECT settings FROM cells WHERE id = ?", cell)[0][0]
-    )
-    data = settings["data"]
+    data = _settings(store, cell)["data"]
     return f"{data['name']} ({data['split']}{', the shipped sample' if data['sample'] else ''})"
 
 

@@ -89,8 +89,6 @@ class Workshop:
         network = plan.networks[name]
         if network.weights not in self._networks:
             module = self._load(plan, network).to(self.device).eval()
-            for parameter in module.parameters():
-                parameter.requires_grad_(False)
             self._networks[network.weights] = Trained(module, fingerprint(module))
         return self._networks[network.weights]
 
