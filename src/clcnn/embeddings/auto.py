@@ -175,12 +175,18 @@ class AutoEmbedding(Embedding):
         """Each candidate on the same split, and the number m of states held out."""
         d = prod(stream.shape)
         affordable = self.memory // (8 * d * stream.dtype.itemsize)
-        m = max(1, min(round(self.holdout * n), n - 2, _HELD_OUT, affordable))
+        m = max(2, min(round(self.holdout * n), n - 2, _HELD_OUT, affordable))
+        if n - m < 2:
+            raise FitError(
+                f"{n} samples found, expected at least 4: 2 to fit the kinds on and 2 to measure "
+                "them on. Pass more data."
+            )
         generator = torch.Generator().manual_seed(self.seed)
         out = torch.zeros(n, dtype=torch.bool)
         out[torch.randperm(n, generator=generator)[:m]] = True
-        x = torch.cat(list(_Part(batches, out)))
-        rest = _Part(batches, ~out)
+        dtype = torch.promote_types(stream.dtype, torch.float32)  # half is too coarse to measure in
+        x = torch.cat(list(_Part(batches, out, dtype)))
+        rest = _Part(batches, ~out, dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a full rank may well hold arbitrary directions
             return [self._weigh(one, x, rest, n - m) for one in candidates], m
@@ -189,17 +195,15 @@ class AutoEmbedding(Embedding):
         d = x[0].numel()
         most = min(n - 1, d) if one.name == "linear" else d
         limit = None if one.limit is None or one.limit >= most else one.limit
-        if limit is not None and limit < len(x) * (1 if one.name == "linear" else d):
-            # No basis can keep more of x than its own best one: often enough to rule a kind out.
-            own = one.make(rank=limit).fit([x]).explained_
-            at_most = 1 - (1 - own) / (1 + 5 / len(x))  # as x's mean is not the one fitted
+        if limit is not None:
+            at_most = _at_most(one, limit, x)
             if at_most < self.share:
                 return Weighed(one.name, None, None, at_most, False)
         rule = {"energy": 1.0} if limit is None else {"rank": limit}
         fitted = one.make(**rule).fit(rest)
         whole = (x.flatten(1) - fitted.mean).double().square().sum()
         curve = fitted.coefficients(x).double().square().sum(0).cumsum(0) / whole
-        enough = (curve >= self.share * (1 - 1e-9)).nonzero()
+        enough = (curve >= self.share * (1 - 1e-6)).nonzero()
         if not len(enough):
             return Weighed(one.name, None, None, float(curve[-1]), limit is None)
         step = fitted.rank_step_
@@ -233,6 +237,17 @@ class AutoEmbedding(Embedding):
         return best, f"the cheapest that keeps {asked}: none does within the budget"
 
 
+def _at_most(one: Candidate, limit: int, x: Tensor) -> float:
+    """What a kind can keep of x with ``limit`` directions: no more than its own best basis for x.
+
+    It takes few states to rule a kind out, and often saves fitting it on many.
+    """
+    if (one.name == "linear" and limit >= len(x)) or not (x != x[0]).any():
+        return 1.0
+    own = one.make(rank=limit).fit([x]).explained_
+    return 1 - (1 - own) / (1 + 5 / len(x))  # a little more, as x's mean is not the one fitted
+
+
 @dataclass(frozen=True)
 class _Patches:
     patch: int
@@ -244,8 +259,8 @@ class _Patches:
 class _Part:
     """The states at the marked positions of a stream, batch by batch."""
 
-    def __init__(self, batches: Iterable[Tensor], marked: Tensor) -> None:
-        self.batches, self.marked = batches, marked
+    def __init__(self, batches: Iterable[Tensor], marked: Tensor, dtype: torch.dtype) -> None:
+        self.batches, self.marked, self.dtype = batches, marked, dtype
 
     def __iter__(self) -> Iterator[Tensor]:
         n = 0
@@ -253,7 +268,7 @@ class _Part:
             here = self.marked[n : n + len(batch)]
             n += len(batch)
             if len(here) == len(batch):
-                yield batch[here.to(batch.device)]
+                yield batch[here.to(batch.device)].to(self.dtype)
         if n != len(self.marked):
             raise FitError(
                 f"the states differ between two passes: {len(self.marked)} samples, then {n}. Pass "
