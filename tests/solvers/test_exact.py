@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from networks import build, inputs
 from problems import linear_problem
+from torch import Tensor
 
+import clcnn
 from clcnn import MSA, PMP, Greedy, Reactive, Riccati, SolveError, Status
 from clcnn.solvers.problem import Problem
 
@@ -156,3 +159,41 @@ def test_reactive_acts_at_the_input_only() -> None:
     problem.dynamics.cuts = ("first", "second", "third")
     with pytest.raises(SolveError, match="Add 'input'"):
         Reactive().solve(problem.dynamics, problem.objective, samples())
+
+
+@pytest.mark.parametrize("layouts", ["uuuu", "ugmv", "Ugmv", "uGmv", "uGMV", "UGMV"])
+def test_adam_does_not_care_how_memory_is_laid_out(layouts: str) -> None:
+    """Capitals: channels last."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 3, 4, 5)
+
+    def draw(name: str) -> Tensor:
+        value = torch.rand(shape, generator=generator, dtype=torch.float64)
+        last = name.isupper()
+        return value.to(memory_format=torch.channels_last) if last else value
+
+    u, g, m, v = (draw(name) for name in layouts)
+    k, solver = 3, clcnn.PMP(lr=0.1)
+    new_m, new_v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+    step = (new_m / (1 - 0.9**4)) / ((new_v / (1 - 0.999**4)).sqrt() + 1e-8)
+    moved, memory = solver.update(0, k, u, g, (m.clone(), v.clone()))
+    torch.testing.assert_close(moved, u - 0.1 * step, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(memory[0], new_m)
+    torch.testing.assert_close(memory[1], new_v)
+
+
+def test_adam_agrees_on_a_network_in_channels_last() -> None:
+    model = build("residual")
+    robust = clcnn.control(
+        model,
+        model.cuts,
+        embedding=clcnn.LinearEmbedding(rank=5),
+        solver=clcnn.PMP(iterations=4, lr=0.01),
+    ).fit(inputs(model, 40, seed=3))
+    x = inputs(model, 5)
+    expected = robust.solve(x).J
+    for found in (
+        robust.solve(x.to(memory_format=torch.channels_last)),
+        robust.accelerate().solve(x),
+    ):
+        torch.testing.assert_close(found.J, expected, rtol=1e-6, atol=0)

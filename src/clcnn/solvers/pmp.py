@@ -60,6 +60,8 @@ class PMP(IterativeSolver):
     ) -> tuple[Tensor, Memory]:
         """Adam's step in one kernel; m and v belong to this cut alone and change in place."""
         moved = u.clone()
+        # The kernel walks the memory of all four side by side, so they must be laid out alike.
+        g, m, v = (_laid_out_like(moved, value) for value in (g, m, v))
         adam(
             [moved],
             [g],
@@ -77,3 +79,9 @@ class PMP(IterativeSolver):
             maximize=False,
         )
         return moved, (m, v)
+
+
+def _laid_out_like(u: Tensor, value: Tensor) -> Tensor:
+    if value.stride() == u.stride():
+        return value
+    return torch.empty_like(u).copy_(value)
