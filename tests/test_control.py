@@ -613,3 +613,21 @@ def test_riccati_through_the_front_door() -> None:
     ).fit(x)
     slow = robust.configure(solver=PMP(iterations=500, lr=0.02, method="gradient"))
     torch.testing.assert_close(robust.solve(x).J, slow.solve(x).J, atol=1e-6, rtol=1e-4)
+
+
+def test_samples_of_a_usual_cost_leave_early() -> None:
+    model = build("mlp")
+    robust = clcnn.control(
+        model, model.cuts, embedding=clcnn.LinearEmbedding(rank=2), solver=clcnn.PMP(iterations=3)
+    ).fit(inputs(model, 60, seed=2))
+    clean = inputs(model, 200, seed=3)
+    early = robust.leaving_early(clean, level=0.9)
+    J = robust.configure(solver=clcnn.PMP(iterations=0)).solve(clean).J
+    usual = torch.quantile(J, 0.9) >= J
+    assert early.solver.tolerance == pytest.approx(float(J.quantile(0.9)))
+    assert torch.equal(early.solve(clean).steps == 0, usual)
+    assert early.solver.iterations == 3
+    with pytest.raises(clcnn.SolveError, match="iterative"):
+        robust.configure(solver=clcnn.Greedy()).leaving_early(clean)
+    with pytest.raises(clcnn.SolveError, match="level"):
+        robust.leaving_early(clean, level=95)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import torch
@@ -17,12 +18,13 @@ from clcnn.dynamics.hooked import HookedDynamics
 from clcnn.dynamics.stand_in import Speedups
 from clcnn.embeddings.auto import embedding_called
 from clcnn.embeddings.base import Embedding
-from clcnn.errors import CutError, FitError, GradientError
+from clcnn.errors import CutError, FitError, GradientError, SolveError
 from clcnn.fitting import device_of, fit_embeddings, inspected
 from clcnn.gradients import GradMode, check_grad_mode, for_input_only, has_tangent, refuse_gradient
 from clcnn.objective import Objective, Regularization
 from clcnn.settings import check_kind, regularization_per_cut, values_per_cut, weights_per_cut
 from clcnn.solvers.base import Solver
+from clcnn.solvers.loop import IterativeSolver
 from clcnn.solvers.per_cut import combine
 from clcnn.solvers.pmp import PMP
 from clcnn.solvers.problem import no_autocast
@@ -216,6 +218,25 @@ class ControlledModule(nn.Module):
         if other.dynamics is not None:
             other._check_settings(other.dynamics.cuts, other.shapes or None)
         return other
+
+    def leaving_early(self, clean: Loader, *, level: float = 0.95) -> ControlledModule:
+        """tolerance = the ``level`` quantile of J without control on clean data not fitted on.
+
+        Samples whose J is no larger than that of most clean ones leave the iterations, which
+        makes clean batches cheap. It also frees every attack that hardly raises J (small
+        perturbations do not): measure what is left of the robustness before you rely on it.
+        """
+        solver = self.solver
+        if not isinstance(solver, IterativeSolver):
+            raise SolveError(
+                f"found the solver {solver!r}; only an iterative one (PMP, MSA) has iterations to "
+                "leave early. Choose one with configure(solver=...)."
+            )
+        if not 0 < level < 1:
+            raise SolveError(f"found level={level!r}; expected a share between 0 and 1.")
+        idle = self.configure(solver=PMP(iterations=0))
+        J = torch.cat([idle.solve(x.to(self.input_like)).J for x, _ in Batches(clean)])
+        return self.configure(solver=replace(solver, tolerance=float(J.double().quantile(level))))
 
     def accelerate(
         self, *, fold: bool = True, channels_last: bool = True, compile: bool | str = False

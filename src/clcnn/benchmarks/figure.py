@@ -79,7 +79,7 @@ def _growth(axis: Any, rows: list[dict[str, Any]]) -> None:
 
 def _leaving(axis: Any, found: dict[str, Any]) -> None:
     rows = found["times"][1:]
-    axis.bar([row["name"] for row in rows], [row["ratio"] for row in rows], color=[_BLUE, _ORANGE])
+    axis.bar([row["name"] for row in rows], [row["ratio"] for row in rows], color=_BLUE)
     for place, row in enumerate(rows):
         words = f"{row['ratio']:.3g}\n{row['mean_steps']:.2g} steps"
         axis.text(place, row["ratio"], words, ha="center", va="bottom", fontsize=9)
