@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clcnn.embeddings import LinearEmbedding
+from clcnn.embeddings import LinearEmbedding, bases
 from clcnn.errors import DataError, FitError, LoadError
 
 
@@ -211,6 +214,130 @@ class TestRandomised:
         for change in (lambda x, k: x[: 700 - k], lambda x, k: x * (1 + 0.1 * k)):
             with pytest.raises(FitError, match=r"differ between two passes.*same states"):
                 LinearEmbedding(rank=3, memory=self.memory).fit(Augmented(change))
+
+
+def power_basis(x, k, passes):
+    """What plain powers of the covariance reach from random columns: NumPy, float64."""
+    x = (x - x.mean(0)).double().numpy()
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((x.shape[1], k)))[0]
+    for _ in range(passes - 1):
+        Q = np.linalg.qr(x.T @ (x @ Q))[0]
+    return np.linalg.svd(x @ Q, compute_uv=False) ** 2 / (len(x) - 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("decay", [0.5, 2.0])
+def test_the_filter_beats_powers_with_as_many_passes(decay, dtype):
+    x = gaussian(1500, 400, decay=decay).to(dtype)
+    rank, passes = 30, 5
+    true = singular_values(x)[:rank] ** 2 / (len(x) - 1)
+    fitted = LinearEmbedding(rank=rank, memory=24 * 400 * 46, passes=passes).fit(x)
+    assert fitted.method_ == "randomised"
+    lost = true.sum() - float(fitted.eigenvalues.double().sum())
+    by_powers = true.sum() - power_basis(x, 46, passes)[:rank].sum()
+    # Rounding is the floor where either has found everything.
+    assert lost < 0.6 * by_powers + 1e-6 * true.sum()
+
+
+def test_float32_states_get_a_true_basis():
+    x = gaussian(900, 300, decay=2.0, offset=30.0).float()
+    embedding = LinearEmbedding(rank=40, memory=24 * 300 * 56).fit(list(x.split(50)))
+    assert embedding.method_ == "randomised"
+    V = embedding.V.double()
+    torch.testing.assert_close(V.T @ V, torch.eye(40, dtype=V.dtype), rtol=0, atol=2e-6)
+    centred = x.double() - x.double().mean(0)
+    kept = (centred @ V).square().sum() / centred.square().sum()
+    assert embedding.explained_ == pytest.approx(float(kept), rel=2e-6)
+    C = centred.T @ centred / 899
+    left = torch.linalg.matrix_norm(C @ V - V * embedding.eigenvalues.double())
+    assert embedding.error_ == pytest.approx(float(left / C.trace()), rel=1e-2)
+    true = singular_values(x) ** 2 / 899
+    distance = np.abs(embedding.eigenvalues.double().numpy()[:, None] - true).min(1)
+    assert distance.max() <= embedding.error_ * true.sum()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_batches_that_are_overwritten(path):
+    n, d, memory, method = PATHS[path]
+    x = gaussian(n, d)
+
+    class OneBuffer:
+        def __iter__(self):
+            buffer = torch.empty(13, d, dtype=x.dtype)
+            for batch in x.split(13):
+                buffer[: len(batch)] = batch
+                yield buffer[: len(batch)]
+
+    expected = LinearEmbedding(rank=5, memory=memory).fit(x)
+    embedding = LinearEmbedding(rank=5, memory=memory).fit(OneBuffer())
+    assert embedding.method_ == expected.method_ == method
+    torch.testing.assert_close(embedding.V, expected.V, rtol=1e-8, atol=1e-8)
+
+
+STREAM = """
+import sys, torch
+from clcnn.benchmarks.memory import peak
+from clcnn.embeddings import LinearEmbedding
+
+class Stream:
+    def __init__(self, n, d): self.n, self.d = n, d
+    def __iter__(self):
+        for i in range(self.n // 64):
+            yield torch.randn(64, self.d, generator=torch.Generator().manual_seed(i))
+
+def fit(n, d):
+    embedding = LinearEmbedding(rank=16, memory=24 * d * 32, passes=2).fit(Stream(n, d))
+    assert embedding.method_ == "randomised" and embedding.n_samples_ == n
+
+fit(128, 1024)
+print(peak(lambda: fit(int(sys.argv[1]), 8192)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's high-water mark")
+def test_the_peak_of_a_stream_does_not_grow_with_its_samples():
+    def peak_for(n):
+        run = [sys.executable, "-c", STREAM, str(n)]
+        return int(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
+
+    few, many = peak_for(1024), peak_for(2048)  # states of 34 and 67 MB
+    assert many < few + 4e6
+    assert many < 30e6
+
+
+class TestBases:
+    def tall(self, decay, dtype=torch.float64):
+        return (gaussian(300, 70, decay=0.0, offset=0.0) * torch.logspace(0, -decay, 70)).to(dtype)
+
+    @pytest.mark.parametrize("k", [1, 3, 70])
+    def test_a_gram_matrix(self, k):
+        Y = self.tall(1.0)[:, :k]
+        np.testing.assert_allclose(bases.gram(Y), Y.numpy().T @ Y.numpy(), atol=1e-12)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_normalised_in_place(self, dtype):
+        Y = self.tall(3.0, dtype)
+        before = Y.clone()
+        R = bases.normalise(Y)
+        eps = torch.finfo(dtype).eps
+        torch.testing.assert_close(Y.T @ Y, torch.eye(70, dtype=dtype), rtol=0, atol=100 * eps)
+        torch.testing.assert_close(Y @ R.to(dtype), before, rtol=0, atol=1000 * eps)
+
+    def test_dependent_columns_become_orthonormal_all_the_same(self):
+        Y = self.tall(0.0)
+        Y[:, 40] = Y[:, 3]
+        Y[:, 50] = 0
+        span = Y[:, :40].clone()
+        assert bases.normalise(Y) is None
+        torch.testing.assert_close(Y.T @ Y, torch.eye(70, dtype=Y.dtype))
+        torch.testing.assert_close(Y @ (Y.T @ span), span)
+
+    def test_departure_from_orthogonality(self):
+        V = torch.linalg.qr(self.tall(0.0))[0]
+        assert bases.departure(V) < 1e-13
+        V = V + 1e-6 * self.tall(0.0)
+        true = torch.linalg.matrix_norm(V.T @ V - torch.eye(70, dtype=V.dtype))
+        assert bases.departure(V) == pytest.approx(float(true), rel=0.3)
 
 
 class Largest(TorchDispatchMode):

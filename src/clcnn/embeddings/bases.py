@@ -69,4 +69,4 @@ def departure(V: Tensor) -> float:
     """||V'V - I||_F, estimated by random vectors g: E ||(V'V - I) g||^2 is its square."""
     generator = torch.Generator().manual_seed(0)
     g = torch.randn(V.shape[1], _PROBES, generator=generator, dtype=V.dtype).to(V.device)
-    return float(torch.linalg.matrix_norm(V.T @ (V @ g) - g)) / _PROBES**0.5
+    return float(torch.linalg.matrix_norm(V.T @ (V @ g) - g) / _PROBES**0.5)
