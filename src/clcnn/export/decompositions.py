@@ -24,6 +24,7 @@ def table() -> dict[Any, Decomposition]:
         _aten.native_batch_norm_backward.default: batch_norm_backward,
         _aten.max_pool2d_with_indices_backward.default: max_pool2d_backward,
         _aten.avg_pool2d_backward.default: avg_pool2d_backward,
+        _aten._adaptive_avg_pool2d.default: adaptive_avg_pool2d,
         _aten._adaptive_avg_pool2d_backward.default: adaptive_avg_pool2d_backward,
     }
 
@@ -150,16 +151,22 @@ def avg_pool2d_backward(
     return pulled / divisor_override if divisor_override else pulled
 
 
+def adaptive_avg_pool2d(x: Tensor, output_size: Sequence[int]) -> Tensor:
+    """y = A_rows x A_columns', with the windows that the output size gives."""
+    rows, columns = (_adaptive(x.shape[a], output_size[a], x) for a in (-2, -1))
+    return rows @ x @ columns.T
+
+
 def adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """dJ/dx = A_rows' dJ/dy A_columns, with the windows that the output size gives."""
-    sides = []
-    for axis in (-2, -1):
-        inside, outside = x.shape[axis], grad.shape[axis]
-        windows = [
-            range(i * inside // outside, ceil((i + 1) * inside / outside)) for i in range(outside)
-        ]
-        sides.append(_matrix([(w, 1.0 / len(w)) for w in windows], inside, grad))
-    return sides[0].T @ grad @ sides[1]
+    """dJ/dx = A_rows' dJ/dy A_columns."""
+    rows, columns = (_adaptive(x.shape[a], grad.shape[a], grad) for a in (-2, -1))
+    return rows.T @ grad @ columns
+
+
+def _adaptive(inside: int, outside: int, like: Tensor) -> Tensor:
+    ends = [(i * inside // outside, ceil((i + 1) * inside / outside)) for i in range(outside)]
+    windows = [range(*pair) for pair in ends]
+    return _matrix([(w, 1.0 / len(w)) for w in windows], inside, like)
 
 
 def _matrix(rows: Sequence[tuple[range, float]], width: int, like: Tensor) -> Tensor:

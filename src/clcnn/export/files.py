@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import tempfile
@@ -96,8 +97,6 @@ def _from_onnx(path: str | os.PathLike[str]) -> str | None:
 
 def require(name: str) -> Any:
     """A package of the extra `export`, or a word on how to get it."""
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -15,11 +14,13 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.fx.node import Argument, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from clcnn.export.checks import ExportError
 from clcnn.export.decompositions import table
 
 _aten = torch.ops.aten
 _IDENTITIES = (
     _aten.detach.default,
+    _aten.detach_.default,
     _aten.alias.default,
     _aten.lift_fresh.default,
     _aten.lift_fresh_copy.default,
@@ -66,6 +67,13 @@ def _pass(
     # The fused attention kernels have no counterpart elsewhere; the plain one has.
     with mode, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         graph: fx.GraphModule = trace(x)
+    n: Any = x.shape[0]
+    if isinstance(n, torch.SymInt) and n.node.expr.is_number:
+        raise ExportError(
+            f"the network or an embedding makes a plain number of the batch size (here {n}), so "
+            "that the graph would hold for that size only. Pass batch=N for the size you need, or "
+            "write x.shape[0] where it takes len(x) or int(x.shape[0])."
+        )
     return graph
 
 
@@ -108,9 +116,11 @@ def _is_random(node: Node) -> bool:
 def _fold_constants(graph: fx.GraphModule) -> None:
     """What does not depend on x is computed once, here, and stored.
 
-    A constant that only rearranges another, as V' does V, stays an operation: it costs nothing.
+    A constant that is a view of another, as V' is of V, or that is made from nothing, stays an
+    operation: it costs nothing.
     """
     values: dict[Node, Any] = {}
+    stored: dict[Node, Tensor] = {}
     for node in graph.graph.nodes:
         if node.op == "get_attr":
             values[node] = getattr(graph, str(node.target))
@@ -118,24 +128,24 @@ def _fold_constants(graph: fx.GraphModule) -> None:
             args = fx.node.map_arg(node.args, values.__getitem__)
             kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
             values[node] = node.target(*args, **kwargs)
-    for node, value in values.items():
-        needed = any(user not in values or _is_free(user) for user in node.users)
-        if needed and isinstance(value, Tensor) and node.op != "get_attr" and not _is_free(node):
+            memory = {_memory(values[one]) for one in node.all_input_nodes}
+            if isinstance(values[node], Tensor) and memory and _memory(values[node]) not in memory:
+                stored[node] = values[node]
+    for node, value in stored.items():
+        if any(user not in stored for user in node.users):
             name = f"_folded_constant{len(graph._buffers)}"
             graph.register_buffer(name, value)
             with graph.graph.inserting_before(node):
                 node.replace_all_uses_with(graph.graph.get_attr(name))
 
 
+def _memory(value: Any) -> int | None:
+    return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else None
+
+
 def _is_constant(node: Node, values: Mapping[Node, Any]) -> bool:
     known = all(one in values for one in node.all_input_nodes)
     return node.op == "call_function" and known and not _is_random(node)
-
-
-def _is_free(node: Node) -> bool:
-    """Whether the node moves no data (a view of another) or makes data from nothing."""
-    makes = not node.all_input_nodes
-    return makes or node.target is operator.getitem or getattr(node.target, "is_view", False)
 
 
 def _named(graph: fx.GraphModule, names: Mapping[str, Tensor]) -> fx.GraphModule:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import logging
 import os
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +18,8 @@ from torch import Tensor, fx
 
 from clcnn._version import __version__
 from clcnn.dynamics.base import Dynamics
+from clcnn.dynamics.hooked import HookedDynamics
+from clcnn.errors import ClcnnError
 from clcnn.export import files
 from clcnn.export.checks import ExportError, check_batch, check_dtype, exportable
 from clcnn.export.files import Format
@@ -65,7 +72,7 @@ def export(
             with files.replacing(path) as partial:
                 torch.export.save(program, partial, extra_files={files.ENTRY: text})
         return program
-    model = _onnx_model(program, text)
+    model = _onnx_model(program, text, batch)
     if path is not None:
         with files.replacing(path) as partial:
             partial.write_bytes(model.SerializeToString())
@@ -74,12 +81,30 @@ def export(
 
 def _graph(subject: Subject, example: Tensor, batch: int | None) -> fx.GraphModule:
     solver = exportable(subject.solver)
+    dynamics = _of_own_modules(subject.dynamics)
 
     def logits(x: Tensor) -> Tensor:
-        return controlled_logits(subject.dynamics, subject.objective, solver, x)
+        return controlled_logits(dynamics, subject.objective, solver, x)
 
     with torch.inference_mode(False), no_autocast(example):
-        return record(logits, example, subject.tensors, any_batch=batch is None)
+        try:
+            return record(logits, example, subject.tensors, any_batch=batch is None)
+        except ClcnnError:
+            raise
+        except Exception as error:
+            raise ExportError(
+                "the network or an embedding cannot be recorded as a graph "
+                f"({type(error).__name__}: {_first_line(error)}). Expected a forward pass that "
+                "takes the same way for every input: no branch on values, no call outside of torch."
+            ) from error
+
+
+def _of_own_modules(dynamics: Dynamics) -> Dynamics:
+    """The dynamics of the user's own modules, without a faster copy that may stand in for them."""
+    if isinstance(dynamics, HookedDynamics) and dynamics.stand_in is not None:
+        dynamics = copy.copy(dynamics)
+        dynamics.stand_in = None
+    return dynamics
 
 
 def _torch_program(
@@ -89,25 +114,24 @@ def _torch_program(
     return torch.export.export(graph, (example,), dynamic_shapes=(sizes,), strict=False)
 
 
-def _onnx_model(program: torch.export.ExportedProgram, text: str) -> Any:
+def _onnx_model(program: torch.export.ExportedProgram, text: str, batch: int | None) -> Any:
     """The program as an onnx.ModelProto, with our description among its metadata."""
-    try:
-        made: Any = torch.onnx.export(
-            program,
-            dynamo=True,
-            # The exporter's own optimiser folds a layer's scale into weights that other iterations
-            # share, which gives wrong logits. The graph is lean already, and runtimes optimise.
-            optimize=False,
-            verbose=False,
-            opset_version=OPSET,
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-        )
-    except torch.onnx.errors.OnnxExporterError as error:
-        raise ExportError(
-            f"a part of the network has no counterpart in ONNX: {error}. Export with "
-            "format='torch', or replace that part."
-        ) from error
+    with _quiet():
+        try:
+            made: Any = torch.onnx.export(
+                program,
+                dynamo=True,
+                # The exporter's optimiser folds a layer's scale into weights that other iterations
+                # share, and the logits are wrong. The graph is lean already; runtimes optimise too.
+                optimize=False,
+                verbose=False,
+                opset_version=OPSET,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes=({0: BATCH},) if batch is None else None,
+            )
+        except torch.onnx.errors.OnnxExporterError as error:
+            raise _without_counterpart(error) from error
     made.model.metadata_props[files.KEY] = text
     model = made.model_proto
     if model.ByteSize() > _LARGEST:
@@ -116,6 +140,36 @@ def _onnx_model(program: torch.export.ExportedProgram, text: str) -> Any:
             "Fit embeddings of lower rank, or export with format='torch'."
         )
     return model
+
+
+def _without_counterpart(error: Exception) -> ExportError:
+    missing = sorted(
+        set(re.findall(r"No ONNX function found for <OpOverload\(op='(\S+)'", str(error)))
+    )
+    what = f"the operations {', '.join(missing)}" if missing else _first_line(error)
+    return ExportError(
+        f"found no counterpart in ONNX for a part of the network or its derivative: {what}. Export "
+        "with format='torch', or replace that part."
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter tells of packages that it misses and of its own old ways: nobody's concern."""
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:300]
 
 
 def _description(subject: Subject, format: Format, batch: int | None) -> dict[str, Any]:
