@@ -79,7 +79,7 @@ def small_bench() -> Bench:
 def test_every_section_on_a_small_network() -> None:
     bench = small_bench()
     robust = bench.controlled(clcnn.LinearEmbedding(rank=6))
-    states = speed.heldout_states(bench, robust)
+    states = speed.states_of(robust, bench.heldout)
     table = speed.embeddings_table(robust, states)
     assert [row["cut"] for row in table] == list(bench.cuts)
     assert all(0 < row["kept_heldout"] < row["kept_fitted"] <= 1 for row in table)

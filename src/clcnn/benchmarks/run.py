@@ -24,6 +24,7 @@ Part = tuple[Tensor, Tensor]
 CUTS = ("input", "layer1", "layer2", "layer3", "head")
 SPLITS: tuple[Split, ...] = ("train", "heldout", "test")
 SECTIONS = ("costs", "leaving", "growth", "fitting", "accuracy")
+_QUICK_RANKS = (16, 64)
 _QUICK = {"fit": 400, "heldout": 200, "n": 128, "rounds": 3, "batch": 32}
 
 
@@ -40,6 +41,7 @@ class Settings:
     lr: float = 0.005
     energy: float = 0.99
     rounds: int = 7
+    fit_ranks: tuple[int, ...] = (64, 256, 1000)
     threads: int | None = None
     seed: int = 0
     device: str = "cpu"
@@ -60,6 +62,7 @@ class Settings:
         if self.quick:
             for name, most in _QUICK.items():
                 object.__setattr__(self, name, min(most, getattr(self, name)))
+            object.__setattr__(self, "fit_ranks", _QUICK_RANKS)
 
 
 def run(
@@ -93,7 +96,7 @@ def _measure(
     wanted = settings.sections
     say(f"fitting the default embedding at energy {settings.energy:g} on {len(bench.fit)} images")
     robust = bench.controlled(AutoEmbedding(energy=settings.energy))
-    heldout = speed.heldout_states(bench, robust)
+    heldout = speed.states_of(robust, bench.heldout)
     result["embeddings"] = {"default": speed.embeddings_table(robust, heldout)}
     keep(result)
     if "costs" in wanted:
@@ -111,8 +114,17 @@ def _measure(
     if "fitting" in wanted:
         from clcnn.benchmarks.fitting import measure as measure_fitting
 
-        say("fitting beside scikit-learn")
-        result["fitting"] = measure_fitting(quick=settings.quick, seed=settings.seed)
+        say("fitting the widest cut's states beside scikit-learn")
+        widest = max(range(len(heldout)), key=lambda t: heldout[t][0].numel())
+        states = speed.states_of(robust, bench.fit)[widest]
+        result["fitting"] = measure_fitting(
+            states.flatten(1).cpu(),
+            heldout[widest].flatten(1).cpu(),
+            ranks=tuple(r for r in settings.fit_ranks if r < len(states) - 1),
+            rounds=min(3, settings.rounds),
+            seed=settings.seed,
+        )
+        result["fitting"]["cut"] = bench.cuts[widest]
         keep(result)
     if "accuracy" in wanted:
         say("fitting the full basis at the same energy")

@@ -140,10 +140,10 @@ def embeddings_table(robust: ControlledModule, heldout: Sequence[Tensor]) -> lis
     ]
 
 
-def heldout_states(bench: Bench, robust: ControlledModule) -> list[Tensor]:
-    """The held-out images' states at every cut."""
+def states_of(robust: ControlledModule, x: Tensor) -> list[Tensor]:
+    """The states of x at every cut."""
     assert robust.dynamics is not None
-    batches = Batches(bench.heldout)
+    batches = Batches(x)
     kept = collect(robust.dynamics, batches, device=None, correct_only=False, memory=2**34)
     return [torch.cat(list(states)) for states in kept]
 
