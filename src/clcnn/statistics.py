@@ -53,11 +53,12 @@ def mcnemar(only_first: int, only_second: int) -> float:
     Under the null hypothesis each sample on which the two disagree is as likely to go either way.
     """
     n = only_first + only_second
-    ways = tail = 1  # of choosing k of n; whole numbers, as 2^n soon exceeds any float
+    ways: int = 1  # of choosing k of n; whole numbers, as 2^n soon exceeds any float
+    tail: int = 1
     for k in range(min(only_first, only_second)):
         ways = ways * (n - k) // (k + 1)
         tail += ways
-    return min(1.0, 2 * tail / 2**n)
+    return min(1.0, float(2 * tail / 2**n))
 
 
 def tango(n: int, only_first: int, only_second: int, z: float = Z_95) -> tuple[float, float]:
