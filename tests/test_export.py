@@ -88,8 +88,9 @@ def test_the_straight_program_is_the_solver(name: str, solver: Solver) -> None:
     torch.testing.assert_close(straight(robust, x), robust.solve(x).logits, rtol=0, atol=1e-10)
 
 
-def test_a_transformer_with_cuts_of_permuted_memory() -> None:
-    robust = controlled(build("vit"), clcnn.PMP(iterations=3, lr=0.02, method="momentum"))
+@pytest.mark.parametrize("method", ["adam", "momentum"])
+def test_a_transformer_with_cuts_of_permuted_memory(method: Any) -> None:
+    robust = controlled(build("vit"), clcnn.PMP(iterations=3, lr=0.02, method=method))
     x = unseen(robust, 5)
     torch.testing.assert_close(straight(robust, x), robust.solve(x).logits, rtol=0, atol=1e-10)
 
