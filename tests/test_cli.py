@@ -20,6 +20,9 @@ COMMANDS = [
     ("models",),
     ("train",),
     ("card",),
+    ("bench",),
+    ("evaluate",),
+    ("tune",),
 ]
 
 
