@@ -1,0 +1,108 @@
+"""Ours beside the paper's: which differences are real, and which of them are shortfalls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from clcnn.evaluation.results import Result
+from clcnn.experiments import paper
+from clcnn.report.gather import Experiment
+
+ROUNDING = 0.5
+"""The paper prints whole per cents: its figure may be half a point more or less."""
+
+Verdict = Literal["above", "below", "within"]
+
+RULE = (
+    "▲ and ▼: the paper's figure, with its rounding of half a point, lies outside of our 95 % "
+    "interval (Wilson); the paper gives no interval of its own. No mark: the difference may be "
+    "chance."
+)
+
+
+def verdict(low: float, high: float, printed: float) -> Verdict:
+    """Whether ours, in per cent with its interval, is really above or below what is printed."""
+    if low > printed + ROUNDING:
+        return "above"
+    if high < printed - ROUNDING:
+        return "below"
+    return "within"
+
+
+def printed_for(experiment: Experiment, result: Result) -> paper.Cell | None:
+    """The paper's figure for a cell of ours; all of the paper's attacks are oblivious.
+
+    An experiment that is none of the paper's tables stands beside the first that has the cell.
+    """
+    return (
+        printed_at(
+            experiment.name, experiment.network(result), result.defence, result.attack, result.eps
+        )
+        if result.threat != "adaptive"
+        else None
+    )
+
+
+def printed_at(name: str, network: str, defence: str, attack: str, eps: float) -> paper.Cell | None:
+    """The paper's figure in a place, of the table called ``name`` or of the first that has it."""
+    tables = [name] if name in paper.TABLES else list(paper.TABLES)
+    found = (paper.find(table, network, defence, attack, eps) for table in tables)
+    return next((cell for cell in found if cell is not None), None)
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A place where ours is really below the paper's, in per cent (or points)."""
+
+    experiment: str
+    network: str
+    defence: str
+    attack: str
+    eps: float
+    ours: float
+    low: float
+    high: float
+    n: int
+    cell: paper.Cell
+
+
+def shortfalls(experiments: Sequence[Experiment]) -> list[Shortfall]:
+    """All places of the paper's tables where ours is really below.
+
+    Attacked networks without control are none: a lower figure there is a stronger attack.
+    """
+    return [short for experiment in experiments for short in _of(experiment)]
+
+
+def _of(experiment: Experiment) -> Iterator[Shortfall]:
+    table = paper.TABLES.get(experiment.name)
+    if table is None:
+        return
+    if table.differences:
+        yield from _of_differences(experiment, table.defences[0])
+        return
+    for result in experiment.results:
+        cell = printed_for(experiment, result)
+        uncontrolled = result.defence == "none" and result.attack != "none"
+        if cell is None or not result.n or not result.is_complete or uncontrolled:
+            continue
+        low, high = 100 * result.low, 100 * result.high
+        if verdict(low, high, cell.value) == "below":
+            place = (cell.network, cell.defence, cell.attack, cell.eps)
+            ours = 100 * result.accuracy
+            yield Shortfall(experiment.plan, *place, ours, low, high, result.n, cell)
+
+
+def _of_differences(experiment: Experiment, defence: str) -> Iterator[Shortfall]:
+    for (network, attack, eps, threat), pair in experiment.differences.items():
+        weights = experiment.weights.get(network, network)
+        cell = paper.find(experiment.name, weights, defence, attack, eps)
+        if cell is None or threat == "adaptive":
+            continue
+        low, high = 100 * pair.low, 100 * pair.high
+        if verdict(low, high, cell.value) == "below":
+            place = (cell.network, cell.defence, cell.attack, cell.eps)
+            ours = 100 * pair.difference
+            yield Shortfall(experiment.plan, *place, ours, low, high, pair.n, cell)

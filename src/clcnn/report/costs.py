@@ -1,0 +1,106 @@
+"""What each defence costs, as a multiple of a plain forward pass measured beside it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clcnn.report import words
+from clcnn.report.blocks import Block, Column, Figure, Panel, Row, Span, TableBlock
+from clcnn.report.curves import series_of
+from clcnn.report.gather import Experiment
+from clcnn.report.svg import Plot, number
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Multiples of a plain forward over the cells of one network and defence."""
+
+    network: str
+    defence: str
+    multiples: tuple[float, ...]
+    seconds: float
+    samples: int
+
+    @property
+    def middle(self) -> float:
+        """The median over cells."""
+        return statistics.median(self.multiples)
+
+
+def costs(experiments: Sequence[Experiment]) -> list[Cost]:
+    """By network and defence; each cell counts once, in however many experiments it stands."""
+    found: dict[tuple[str, str], dict[tuple[str, int], tuple[float, float, int]]] = {}
+    for experiment in experiments:
+        for result in experiment.results:
+            if result.n:
+                key = (experiment.network(result), result.defence)
+                cell = (str(experiment.store), result.cell)
+                found.setdefault(key, {})[cell] = (result.cost, result.seconds, result.n)
+    return [
+        Cost(
+            network,
+            defence,
+            tuple(cost for cost, _, _ in cells.values()),
+            statistics.median(seconds for _, seconds, _ in cells.values()),
+            sum(n for _, _, n in cells.values()),
+        )
+        for (network, defence), cells in found.items()
+    ]
+
+
+def cost_blocks(experiments: Sequence[Experiment]) -> list[Block]:
+    """The table, and bars of what is controlled."""
+    rows = costs(experiments)
+    table = TableBlock(
+        caption="Seconds of a defence over those of one plain forward of the same images, "
+        "measured side by side",
+        corner=("network", "defence"),
+        columns=[
+            Column("median"),
+            Column("least to most"),
+            Column("ms an image"),
+            Column("cells"),
+            Column("images"),
+        ],
+        rows=[
+            Row(
+                (cost.network, words.defence(cost.defence)),
+                [
+                    [Span(f"{cost.middle:.3g} ×")],
+                    [Span(f"{min(cost.multiples):.3g}–{max(cost.multiples):.3g}", "interval")],
+                    [Span(f"{1000 * cost.seconds:.3g}", "interval")],
+                    [Span(words.count(len(cost.multiples)), "interval")],
+                    [Span(words.count(cost.samples), "interval")],
+                ],
+            )
+            for cost in rows
+        ],
+        legend=["Each cell's multiple is the median over its chunks; the median is over cells."],
+    )
+    controlled = [cost for cost in rows if cost.defence != "none"]
+    return [table, *([_figure(controlled)] if controlled else [])]
+
+
+def _figure(rows: Sequence[Cost]) -> Figure:
+    colours = series_of(list(dict.fromkeys(cost.defence for cost in rows)))
+    names = [f"{cost.network}, {words.defence(cost.defence)}" for cost in rows]
+    left = min(330, 24 + 6 * max(map(len, names)))
+    height = 60 + 26 * len(rows)
+    most = max(cost.middle for cost in rows)
+    plot = Plot.of("", (0.0, 1.15 * most), (0.0, 1.0), width=700, height=height, left=left)
+    for place, (cost, name) in enumerate(zip(rows, names, strict=True)):
+        y = 10 + 26 * place
+        width = max(1.0, plot.x(cost.middle) - plot.x(0.0))
+        plot.text(left - 8, y + 13, name, "tick", "end")
+        plot.parts.append(
+            f'<rect x="{left}" y="{y}" width="{number(width)}" height="18" rx="2" '
+            f'class="bar s{colours[cost.defence] % 8}"/>'
+        )
+        plot.text(left + width + 6, y + 13, f"{cost.middle:.3g}")
+    ticks = [(0.0, "0"), (1.0, "1")] if most < 20 else [(0.0, "0")]
+    plot.x_axis(ticks, "multiples of a plain forward")
+    said = "; ".join(f"{n}: {c.middle:.3g}" for n, c in zip(names, rows, strict=True))
+    panel: Panel = plot.done(f"Cost in plain forwards: {said}.")
+    return Figure("cost", "Cost of each defence in plain forward passes, median", [panel])

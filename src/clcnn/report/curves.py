@@ -1,0 +1,203 @@
+"""Figures of accuracy: against epsilon, and clean against robust."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clcnn.evaluation.results import Result
+from clcnn.report import words
+from clcnn.report.blocks import Figure, Key, Panel
+from clcnn.report.gather import Experiment
+from clcnn.report.layout import NONE, Pool
+from clcnn.report.svg import SHAPES, Plot, nice
+
+_SHARES = [(0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100")]
+_DODGE = 3.0  # pixels between the intervals of two series
+
+
+def series_of(defences: Sequence[str]) -> dict[str, int]:
+    """A colour for each defence; no control is always grey."""
+    others = [name for name in defences if name != NONE]
+    return {NONE: 0} | {name: place + 1 for place, name in enumerate(others)}
+
+
+def accuracy_figure(experiment: Experiment, network: str, pool: Pool) -> Figure | None:
+    """Accuracy against epsilon: a panel an attack, a line a defence and threat."""
+    found = [r for r in experiment.results if r.network == network]
+    measured = [r for r in found if r.n]
+    defences = list(dict.fromkeys(r.defence for r in measured))
+    attacks = list(dict.fromkeys(r.attack for r in measured if r.attack != NONE))
+    colours = series_of(defences)
+    panels, dashed = [], False
+    for attack in attacks:
+        lines = _lines(experiment, found, attack, defences, pool)
+        dashed = dashed or any(threat == "adaptive" for _, threat in lines)
+        panels.append(_accuracy_panel(attack, lines, colours))
+    if not panels:
+        return None
+    weights = experiment.weights.get(network, network)
+    return Figure(
+        name=words.slug(f"{experiment.plan}-{weights}-accuracy"),
+        caption=f"{weights}: accuracy against ε, with 95 % intervals"
+        + ("; dashed: an attacker who knows of the control (adaptive)" if dashed else ""),
+        panels=panels,
+        legend=[Key(colours[name], words.defence(name)) for name in defences]
+        + ([Key(0, "adaptive", dashed=True, filled=False)] if dashed else []),
+    )
+
+
+def _lines(
+    experiment: Experiment,
+    found: Sequence[Result],
+    attack: str,
+    defences: Sequence[str],
+    pool: Pool,
+) -> dict[tuple[str, str], list[Result]]:
+    """By defence and threat the cells of a line, by epsilon, the clean one first."""
+    lines: dict[tuple[str, str], list[Result]] = {}
+    for defence in defences:
+        own = [r for r in found if (r.defence, r.attack) == (defence, attack)]
+        clean = [r for r in found if (r.defence, r.attack) == (defence, NONE)]
+        for threat in ("oblivious", "adaptive"):
+            at = {r.eps: pool.beside(experiment, r, threat) for r in own}
+            cells = [cell for _, cell in sorted(at.items()) if cell is not None and cell.n]
+            if cells:
+                lines[defence, threat] = [*(r for r in clean if r.n), *cells]
+    return lines
+
+
+def _accuracy_panel(
+    attack: str, lines: dict[tuple[str, str], list[Result]], colours: dict[str, int]
+) -> Panel:
+    epsilons = sorted({0.0} | {r.eps for cells in lines.values() for r in cells})
+    plot = Plot.of(words.attack(attack), (0.0, max(epsilons) or 1.0), (0.0, 1.0))
+    plot.y_axis(_SHARES, "accuracy in %")
+    plot.x_axis([(eps, f"{eps:g}") for eps in epsilons], "ε in 1/255")
+    said = []
+    for place, ((defence, threat), cells) in enumerate(lines.items()):
+        series, adaptive = colours[defence], threat == "adaptive"
+        shift = _DODGE * (place - (len(lines) - 1) / 2)
+        points = [(plot.x(r.eps) + shift, plot.y(r.accuracy)) for r in cells]
+        plot.line(points, f"line s{series % 8}" + (" dashed" if adaptive else ""))
+        for (x, y), result in zip(points, cells, strict=True):
+            plot.whisker(x, plot.y(result.low), plot.y(result.high), series)
+            plot.mark(x, y, series, filled=not adaptive)
+        figures = ", ".join(f"{words.percent(r.accuracy)} at {r.eps:g}" for r in cells)
+        said.append(f"{words.defence(defence)}, {threat}: {figures}.")
+    return plot.done(f"Accuracy in per cent under {words.attack(attack)}. {' '.join(said)}")
+
+
+def trade_off(experiments: Sequence[Experiment], pool: Pool) -> Figure | None:
+    """Clean accuracy across, the lowest accuracy at the largest common epsilon up."""
+    panels: list[Panel] = []
+    seen: set[str] = set()
+    networks: list[str] = []
+    defences: list[str] = []
+    for experiment in experiments:
+        for result in experiment.results:
+            networks.append(experiment.network(result))
+            defences.append(result.defence)
+    shapes = {n: SHAPES[k % len(SHAPES)] for k, n in enumerate(dict.fromkeys(networks))}
+    colours = series_of(list(dict.fromkeys(defences)))
+    dots: dict[str, list[_Dot]] = {"oblivious": [], "adaptive": []}
+    eps = _common_epsilon(experiments)
+    for experiment in experiments:
+        for threat, collected in dots.items():
+            for dot in _dots(experiment, threat, eps, pool):
+                key = f"{threat} {dot.identity}"
+                if key not in seen:
+                    seen.add(key)
+                    collected.append(dot)
+    for threat, collected in dots.items():
+        if collected:
+            panels.append(_trade_off_panel(threat, collected, eps, colours, shapes))
+    if not panels:
+        return None
+    drawn = [dot for collected in dots.values() for dot in collected]
+    used_defences = list(dict.fromkeys(dot.defence for dot in drawn))
+    used_networks = list(dict.fromkeys(dot.network for dot in drawn))
+    legend = [Key(colours[d], words.defence(d), line=False) for d in used_defences]
+    if len(used_networks) > 1:
+        legend += [Key(0, n, shape=shapes[n], filled=False, line=False) for n in used_networks]
+    return Figure(
+        name="trade-off",
+        caption=f"What robustness costs: clean accuracy against the lowest accuracy over the "
+        f"attacks at ε = {eps:g}/255, for every defence; 95 % intervals. Each point is over the "
+        "attacks that all defences of its network met in its experiment.",
+        panels=panels,
+        legend=legend,
+    )
+
+
+class _Dot:
+    """A defence of a network: its clean cell and its worst one."""
+
+    def __init__(
+        self, experiment: Experiment, clean: Result, worst: Result, attacks: Sequence[str]
+    ) -> None:
+        self.network = experiment.network(clean)
+        self.defence = clean.defence
+        self.clean = clean
+        self.worst = worst
+        subject = experiment.subject(clean.network, clean.defence, NONE)
+        self.identity = f"{self.network} {self.defence} {subject} {sorted(attacks)}"
+
+
+def _common_epsilon(experiments: Sequence[Experiment]) -> float:
+    """The largest epsilon that most experiments have."""
+    counts: dict[float, int] = {}
+    for experiment in experiments:
+        for eps in {r.eps for r in experiment.results if r.eps and r.n}:
+            counts[eps] = counts.get(eps, 0) + 1
+    return max(counts, key=lambda eps: (counts[eps], eps), default=0.0)
+
+
+def _dots(experiment: Experiment, threat: str, eps: float, pool: Pool) -> list[_Dot]:
+    dots = []
+    for network in dict.fromkeys(r.network for r in experiment.results):
+        mine = [r for r in experiment.results if r.network == network]
+        clean = {r.defence: r for r in mine if r.attack == NONE and r.n}
+        cells: dict[str, dict[str, Result]] = {}
+        for result in mine:
+            if result.attack != NONE and result.eps == eps:
+                beside = pool.beside(experiment, result, threat)
+                if beside is not None and beside.n:
+                    cells.setdefault(result.defence, {})[result.attack] = beside
+        both = [name for name in cells if name in clean]
+        common = set.intersection(*(set(cells[name]) for name in both)) if both else set()
+        if common:
+            for name in both:
+                worst = min((cells[name][a] for a in sorted(common)), key=lambda r: r.accuracy)
+                dots.append(_Dot(experiment, clean[name], worst, sorted(common)))
+    return dots
+
+
+def _trade_off_panel(
+    threat: str,
+    dots: Sequence[_Dot],
+    eps: float,
+    colours: dict[str, int],
+    shapes: dict[str, str],
+) -> Panel:
+    lowest = min(dot.clean.low for dot in dots)
+    highest = max(dot.clean.high for dot in dots)
+    margin = max(0.02, 0.08 * (highest - lowest))
+    across = (max(0.0, lowest - margin), min(1.0, highest + margin))
+    top = min(1.0, max(0.1, 1.15 * max(dot.worst.high for dot in dots)))
+    titles = {"oblivious": "Attacks that do not know", "adaptive": "Attacks that know (adaptive)"}
+    plot = Plot.of(titles[threat], across, (0.0, top), width=420, height=320)
+    plot.y_axis([(v, f"{100 * v:.0f}") for v in nice(0, top)], f"accuracy at ε = {eps:g}, %")
+    plot.x_axis([(v, f"{100 * v:.3g}") for v in nice(*across)], "clean accuracy, %")
+    said = []
+    for dot in dots:
+        series = colours[dot.defence]
+        x, y = plot.x(dot.clean.accuracy), plot.y(dot.worst.accuracy)
+        plot.whisker(x, plot.y(dot.worst.low), plot.y(dot.worst.high), series)
+        plot.whisker(y, plot.x(dot.clean.low), plot.x(dot.clean.high), series, across=True)
+        plot.mark(x, y, series, shapes[dot.network], filled=threat == "oblivious")
+        said.append(
+            f"{dot.network}, {words.defence(dot.defence)}: clean "
+            f"{words.percent(dot.clean.accuracy)}, {words.percent(dot.worst.accuracy)} under "
+            f"{words.attack(dot.worst.attack)}."
+        )
+    return plot.done(f"Clean against robust accuracy in per cent, {threat}. {' '.join(said)}")

@@ -1,0 +1,46 @@
+"""Results that are no accuracies (growth by layer, bounds): CSV files, shown as they are."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from clcnn.report import words
+from clcnn.report.blocks import Block, Column, Heading, ReportError, Row, Span, TableBlock
+
+_MOST = 400
+"""Rows of a file that are shown."""
+
+
+def file_blocks(path: Path) -> list[Block]:
+    """The section of one file, called as the file is."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = list(csv.reader(file))
+    except FileNotFoundError:
+        raise ReportError(f"there is no file {path}; expected results as CSV.") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ReportError(f"{path} is no CSV file ({error}); expected results.") from error
+    if len(lines) < 2 or len(lines[0]) < 2:
+        raise ReportError(
+            f"{path} has no rows of values; expected a head and at least one row of two columns."
+        )
+    head, *rows = lines
+    uneven = next((k for k, row in enumerate(rows) if len(row) != len(head)), None)
+    if uneven is not None:
+        raise ReportError(
+            f"{path}, line {uneven + 2}: found {len(rows[uneven])} values; expected {len(head)}, "
+            "one for each name in the first line."
+        )
+    left = len(rows) - _MOST
+    table = TableBlock(
+        caption=f"{path.name}, {words.several(len(rows), 'row')}",
+        corner=head[:1],
+        columns=[Column(name) for name in head[1:]],
+        rows=[
+            Row(row[:1], [[Span(value, "interval")] for value in row[1:]]) for row in rows[:_MOST]
+        ],
+        legend=[f"{left} more rows are in the file."] if left > 0 else [],
+    )
+    name = words.EXPERIMENTS.get(path.stem, path.stem)
+    return [Heading(2, name, words.slug(f"file {path.stem}")), table]

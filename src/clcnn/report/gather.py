@@ -1,0 +1,247 @@
+"""Everything a report needs, read from stores once; the rest of this room only arranges it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clcnn.errors import DataError
+from clcnn.evaluation.measuring import unpacked
+from clcnn.evaluation.results import Result, compare, plans, results, warnings_of
+from clcnn.evaluation.store import Store
+from clcnn.experiments import paper
+from clcnn.report.blocks import ReportError
+from clcnn.statistics import Paired
+
+QUICK = "-quick"
+TUNING = "tune "
+"""How the names of plans begin that `clcnn tune` makes."""
+
+Place = tuple[str, str, float, str]
+"""Network, attack, eps, threat."""
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Quartiles of ||E_t(x_t) - x_t||^2 over a cell's samples, (3, T).
+
+    ``after`` are those of L_t under control.
+    """
+
+    before: tuple[tuple[float, ...], ...]
+    after: tuple[tuple[float, ...], ...]
+    n: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one or several runs were made with; they differ in nothing but their start."""
+
+    started: tuple[str, ...]
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One plan's results.
+
+    ``name`` is the paper's table or another experiment; ``plan`` the name in the store, which says
+    "-quick" for the form on few images. ``weights`` and ``data`` are by the plan's network names.
+    """
+
+    name: str
+    plan: str
+    store: Path
+    results: tuple[Result, ...]
+    weights: Mapping[str, str]
+    data: Mapping[str, str]
+    cuts: Mapping[tuple[str, str], tuple[str, ...]]
+    made: tuple[Made, ...]
+    sample: bool
+    differences: Mapping[Place, Paired] = field(default_factory=dict)
+    residuals: Mapping[int, Residuals] = field(default_factory=dict)
+
+    @property
+    def is_tuning(self) -> bool:
+        """Whether it is a grid of `clcnn tune` and no table."""
+        return self.name.startswith(TUNING)
+
+    def network(self, result: Result) -> str:
+        """The name of a result's weights, which is the same in all plans."""
+        return self.weights.get(result.network, result.network)
+
+    def subject(self, network: str, defence: str, attack: str) -> str:
+        """What is defended how against what, the threat apart, as far as the manifest says.
+
+        Cells of two plans may stand side by side if their subjects are the same.
+        """
+        if not self.made:
+            return f"{self.store} {self.plan}"
+        manifest = self.made[-1].manifest
+        plan = manifest["plan"]
+        settings = plan["defences"].get(defence, {}).get(network)
+        attacker = plan["attacks"].get(attack)
+        subject = [
+            manifest["weights"].get(network),
+            self.data.get(network),
+            self.sample,
+            settings and {k: v for k, v in settings.items() if k != "chosen"},
+            attacker
+            and {k: v for k, v in attacker.items() if k not in ("through", "embedding_of")},
+        ]
+        return json.dumps(subject, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A sign that something misleads, and the cells that it is a sign of."""
+
+    check: str
+    sentence: str
+    cells: tuple[str, ...]
+
+
+def gather(stores: Sequence[Path]) -> list[Experiment]:
+    """All experiments of all stores: the paper's tables first, in their order."""
+    if not stores:
+        raise ReportError("found no store; expected at least one that `clcnn evaluate` wrote.")
+    found = [experiment for path in dict.fromkeys(stores) for experiment in _of_store(path)]
+    order = list(paper.TABLES)
+    return sorted(
+        found,
+        key=lambda e: (
+            order.index(e.name) if e.name in order else len(order) + e.is_tuning,
+            e.name,
+            e.plan,
+            e.store.name,
+        ),
+    )
+
+
+def _of_store(path: Path) -> list[Experiment]:
+    if path.is_file() and not path.stat().st_size:
+        raise ReportError(
+            f"{path} is empty; expected a store of results. Run `clcnn evaluate PLAN --store "
+            f"{path}` first."
+        )
+    with Store(path, must_exist=True) as store:
+        names = plans(store)
+        if not names:
+            raise ReportError(
+                f"{path} is a store with no results; expected at least one cell. Run `clcnn "
+                f"evaluate PLAN --store {path}` first."
+            )
+        made = _made(store)
+        return [_experiment(store, name, made.get(name, ())) for name in names]
+
+
+def _made(store: Store) -> dict[str, tuple[Made, ...]]:
+    """The manifests of each plan, each once, with all starts of it."""
+    starts: dict[tuple[str, str], list[str]] = {}
+    for started, text in store.read("SELECT started, manifest FROM runs ORDER BY id"):
+        name = json.loads(text).get("plan", {}).get("name", "")
+        starts.setdefault((name, text), []).append(started)
+    found: dict[str, tuple[Made, ...]] = {}
+    for (name, text), started in starts.items():
+        found[name] = (*found.get(name, ()), Made(tuple(started), json.loads(text)))
+    return found
+
+
+def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
+    found = tuple(results(store, plan))
+    described = made[-1].manifest["plan"] if made else {}
+    networks = described.get("networks", {})
+    name = plan.removesuffix(QUICK)
+    return Experiment(
+        name=name,
+        plan=plan,
+        store=store.path,
+        results=found,
+        weights={key: Path(value["weights"]).stem for key, value in networks.items()},
+        data={key: value["data"] for key, value in networks.items()},
+        cuts=_cuts(described.get("defences", {})),
+        made=made,
+        sample=bool(described.get("sample")),
+        differences=_differences(store, name, found),
+        residuals={} if name.startswith(TUNING) else _residuals(store, found),
+    )
+
+
+def _cuts(defences: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, ...]]:
+    return {
+        (network, defence): tuple(settings["cuts"])
+        for defence, by_network in defences.items()
+        for network, settings in by_network.items()
+        if settings.get("cuts")
+    }
+
+
+def _differences(store: Store, name: str, found: Sequence[Result]) -> dict[Place, Paired]:
+    """For a table of differences: first defence minus second, on the samples that both have."""
+    table = paper.TABLES.get(name)
+    if table is None or not table.differences:
+        return {}
+    first, _, second = table.defences[0].partition("-")
+    at = {(r.defence, r.network, r.attack, r.eps, r.threat): r for r in found if r.n}
+    differences: dict[Place, Paired] = {}
+    for defence, network, attack, eps, threat in at:
+        other = at.get((second, network, attack, eps, threat))
+        if defence != first or other is None:
+            continue
+        try:
+            pair = compare(store, at[first, network, attack, eps, threat], other)
+        except DataError:
+            continue  # no sample in common yet: the cell is shown as incomplete
+        differences[network, attack, eps, threat] = pair
+    return differences
+
+
+def _residuals(store: Store, found: Sequence[Result]) -> dict[int, Residuals]:
+    """Of clean cells, and of those at the largest eps."""
+    largest = max((result.eps for result in found), default=0.0)
+    quartiles: dict[int, Residuals] = {}
+    for result in found:
+        if result.eps not in (0.0, largest) or not result.n:
+            continue
+        rows = store.read(
+            "SELECT before, after FROM samples WHERE cell = ? AND before IS NOT NULL "
+            "AND after IS NOT NULL ORDER BY sample",
+            result.cell,
+        )
+        if rows:
+            before, after = (unpacked(part) for part in zip(*rows, strict=True))
+            quartiles[result.cell] = Residuals(_quartiles(before), _quartiles(after), len(rows))
+    return quartiles
+
+
+def _quartiles(values: np.ndarray[Any, Any]) -> tuple[tuple[float, ...], ...]:
+    found = np.nanquantile(values.astype(np.float64), (0.25, 0.5, 0.75), axis=0)
+    return tuple(tuple(float(v) for v in row) for row in found)
+
+
+def warned(experiments: Sequence[Experiment]) -> list[Warned]:
+    """All signs in all results, each sentence once, with the cells it was found in."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for experiment in experiments:
+        for result in experiment.results:
+            for finding in result.findings:
+                where = cells.setdefault((finding.check, finding.sentence), [])
+                where.append(f"{experiment.plan}: {name_of(result)}")
+        for finding in warnings_of(experiment.results):
+            between = cells.setdefault((finding.check, finding.sentence), [])
+            if not between:
+                between.append(experiment.plan)
+    return [Warned(*key, tuple(dict.fromkeys(where))) for key, where in sorted(cells.items())]
+
+
+def name_of(result: Result) -> str:
+    """A cell in words."""
+    words = [result.network, result.defence, result.attack]
+    if result.eps:
+        words += [f"eps {result.eps:g}", result.threat]
+    return ", ".join(words)

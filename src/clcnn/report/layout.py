@@ -1,0 +1,312 @@
+"""Results in the paper's layout: a block a network, a line an epsilon and defence, attacks across.
+
+What the paper sets in one place as "a / b / c" stands here in lines, each with its interval.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from clcnn.evaluation.results import Result
+from clcnn.experiments import paper
+from clcnn.report import words
+from clcnn.report.against import RULE, Verdict, printed_at, verdict
+from clcnn.report.blocks import Block, Column, Details, Paragraph, Row, Span, TableBlock
+from clcnn.report.gather import Experiment
+from clcnn.statistics import Paired
+
+NONE = "none"
+_MARKS: dict[Verdict, list[Span]] = {
+    "above": [Span("▲", "up")],
+    "below": [Span("▼", "down")],
+    "within": [],
+}
+
+
+class Pool:
+    """Cells of all experiments, so that both threats stand side by side whoever measured them."""
+
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        self._cells: dict[tuple[str, str, str, str, float, str], Result] = {}
+        for experiment in experiments:
+            for result in experiment.results:
+                self._cells.setdefault(self._key(experiment, result, result.threat), result)
+
+    def beside(self, experiment: Experiment, like: Result, threat: str) -> Result | None:
+        """The cell that differs from one of ``experiment`` in its threat at most."""
+        own = _at(experiment, like.network, like.defence, like.attack, like.eps, threat)
+        return own or self._cells.get(self._key(experiment, like, threat))
+
+    @staticmethod
+    def _key(
+        experiment: Experiment, result: Result, threat: str
+    ) -> tuple[str, str, str, str, float, str]:
+        subject = experiment.subject(result.network, result.defence, result.attack)
+        place = (experiment.network(result), result.defence, result.attack, result.eps)
+        return (subject, *place, threat)
+
+
+@dataclass
+class _Notes:
+    """Footnotes of a table, each text once."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def mark(self, text: str) -> Span:
+        if text not in self.texts:
+            self.texts.append(text)
+        return Span(f"⚠{self.texts.index(text) + 1}", "doubt")
+
+    def lines(self) -> list[str]:
+        return [f"⚠{place + 1} the paper's figure {text}." for place, text in enumerate(self.texts)]
+
+
+def tables(experiment: Experiment, pool: Pool) -> list[Block]:
+    """The blocks of an experiment's section: its table, and what of the paper's stays open."""
+    table = paper.TABLES.get(experiment.name)
+    if table is not None and table.differences:
+        blocks: list[Block] = [_differences(experiment, table)]
+    else:
+        blocks = [_accuracies(experiment, table, pool)]
+    if table is not None:
+        blocks += _open(table)
+    return blocks
+
+
+def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Pool) -> TableBlock:
+    found = experiment.results
+    networks = _networks(experiment, table)
+    defences = _in_order((r.defence for r in found), table.defences if table else ())
+    attacks = _in_order((r.attack for r in found), paper.ATTACKS if table else (NONE,))
+    epsilons = sorted({r.eps for r in found if r.eps} | set(paper.EPSILONS if table else ()))
+    adaptive = [
+        attack
+        for attack in attacks
+        if any(
+            pool.beside(experiment, r, "adaptive") is not None
+            for r in found
+            if r.attack == attack != NONE
+        )
+    ]
+    usual, notes = _usual(found), _Notes()
+    columns: list[Column] = []
+    for attack in attacks:
+        name = words.attack(attack)
+        if attack in adaptive:
+            columns += [Column("oblivious", name), Column("adaptive", name)]
+        else:
+            columns.append(Column(name))
+    marked = False
+
+    def cell(network: str, defence: str, attack: str, eps: float, threat: str) -> list[Span]:
+        nonlocal marked
+        name = next((k for k, v in experiment.weights.items() if v == network), network)
+        result = _at(experiment, name, defence, attack, eps, threat)
+        if result is None:
+            other = "oblivious" if threat == "adaptive" else "adaptive"
+            like = _at(experiment, name, defence, attack, eps, other)
+            result = like and pool.beside(experiment, like, threat)
+        printed = None
+        if threat != "adaptive":
+            printed = printed_at(experiment.name, network, defence, attack, eps)
+            marked = marked or printed is not None
+        return _spans(result, printed, usual, notes)
+
+    rows = []
+    for network in networks:
+        for first, eps in _first(epsilons or [0.0]):
+            for defence in defences:
+                cells: list[Sequence[Span]] = []
+                for attack in attacks:
+                    if attack == NONE:
+                        clean = cell(network, defence, NONE, 0.0, NONE)
+                        cells.append(clean if first else [Span("″", "muted")])
+                        continue
+                    cells.append(cell(network, defence, attack, eps, "oblivious"))
+                    if attack in adaptive:
+                        cells.append(cell(network, defence, attack, eps, "adaptive"))
+                rows.append(Row((network, f"{eps:g}", words.defence(defence)), cells))
+    legend = [RULE] if marked else []
+    if not adaptive:
+        legend.append(
+            "Only oblivious attacks are in this table: they do not know of the control, so its "
+            "figures are no bound on what an attacker can do."
+        )
+    legend += notes.lines()
+    return TableBlock(
+        caption=f"{title(experiment, table)}. Accuracy in %, with 95 % intervals; {usual.words}.",
+        corner=("network", "ε/255", "defence"),
+        columns=columns,
+        rows=rows,
+        legend=legend,
+    )
+
+
+def _differences(experiment: Experiment, table: paper.PaperTable) -> TableBlock:
+    names = {weights: name for name, weights in experiment.weights.items()}
+    counts = Counter(pair.n for pair in experiment.differences.values())
+    usual, notes = _Usual(counts.most_common(1)[0][0] if counts else None), _Notes()
+    first, _, second = table.defences[0].partition("-")
+
+    def cell(network: str, attack: str, eps: float) -> list[Span]:
+        threat = NONE if attack == NONE else "oblivious"
+        name = names.get(network, network)
+        pair = experiment.differences.get((name, attack, eps, threat))
+        parts = [_at(experiment, name, d, attack, eps, threat) for d in (first, second)]
+        printed = paper.find(table.name, network, table.defences[0], attack, eps)
+        lacking = [part for part in parts if part is None or not part.is_complete]
+        return _difference_spans(pair, not lacking, printed, usual, notes)
+
+    rows = [
+        Row(
+            (network, f"{eps:g}"),
+            [
+                (
+                    [Span("″", "muted")]
+                    if attack == NONE and not at_first
+                    else cell(network, attack, 0.0 if attack == NONE else eps)
+                )
+                for attack in paper.ATTACKS
+            ],
+        )
+        for network in _networks(experiment, table)
+        for at_first, eps in _first(paper.EPSILONS)
+    ]
+    return TableBlock(
+        caption=f"{title(experiment, table)}. Points of accuracy on the same samples, with 95 % "
+        f"intervals (Tango); {usual.words}.",
+        corner=("network", "ε/255"),
+        columns=[Column(words.attack(attack)) for attack in paper.ATTACKS],
+        rows=rows,
+        legend=[RULE.replace("Wilson", "Tango, paired"), *notes.lines()],
+    )
+
+
+def _open(table: paper.PaperTable) -> list[Block]:
+    """The paper's rows whose data are not at hand."""
+    networks = [n for n in table.networks if _is_open(table.name, n)]
+    if not networks:
+        return []
+    rows = [
+        Row(
+            (network, f"{eps:g}", words.defence(defence)),
+            [
+                [Span("open", "state"), *_paper(cell, _Notes(), table.differences)]
+                if attack != NONE or first
+                else [Span("″", "muted")]
+                for attack in paper.ATTACKS
+                for cell in [paper.find(table.name, network, defence, attack, eps)]
+            ],
+        )
+        for network in networks
+        for first, eps in _first(paper.EPSILONS)
+        for defence in table.defences
+    ]
+    columns = [Column(words.attack(attack)) for attack in paper.ATTACKS]
+    block = TableBlock(table.caption, ("network", "ε/255", "defence"), columns, rows)
+    why = "CIFAR-100's files are not at hand, so nothing of ours stands beside these figures yet."
+    return [Details("Open: the paper's CIFAR-100 rows", [Paragraph(why, "muted"), block])]
+
+
+@dataclass(frozen=True)
+class _Usual:
+    """The count of samples of most cells; a cell says its own only where it differs."""
+
+    n: int | None
+
+    @property
+    def words(self) -> str:
+        if self.n is None:
+            return "nothing is measured yet"
+        return f"n = {words.count(self.n)} where a cell says no other"
+
+    def other(self, n: int) -> list[Span]:
+        return [] if n == self.n else [Span(f"n = {words.count(n)}", "interval")]
+
+
+def _usual(found: Sequence[Result]) -> _Usual:
+    counts = Counter(result.n for result in found if result.n)
+    return _Usual(counts.most_common(1)[0][0] if counts else None)
+
+
+def _spans(
+    result: Result | None, printed: paper.Cell | None, usual: _Usual, notes: _Notes
+) -> list[Span]:
+    figure = _paper(printed, notes)
+    if result is None:
+        return [Span("not measured", "state"), *figure] if figure else [Span("–", "muted")]
+    if not result.n:
+        return [Span(f"0 of {words.count(result.wanted)}", "state"), *figure]
+    low, high = 100 * result.low, 100 * result.high
+    spans = [Span(words.percent(result.accuracy))]
+    if printed is not None and result.is_complete:
+        spans += _MARKS[verdict(low, high, printed.value)]
+    spans += [Span(words.interval(low, high), "interval"), *usual.other(result.n)]
+    if not result.is_complete:
+        spans.append(Span(f"so far, of {words.count(result.wanted)}", "state"))
+    return spans + figure
+
+
+def _difference_spans(
+    pair: Paired | None,
+    complete: bool,
+    printed: paper.Cell | None,
+    usual: _Usual,
+    notes: _Notes,
+) -> list[Span]:
+    figure = _paper(printed, notes, differences=True)
+    if pair is None:
+        return [Span("not measured", "state"), *figure]
+    low, high = 100 * pair.low, 100 * pair.high
+    spans = [Span(words.points(100 * pair.difference))]
+    if printed is not None and complete:
+        spans += _MARKS[verdict(low, high, printed.value)]
+    spans += [Span(words.interval(low, high, signed=True), "interval"), *usual.other(pair.n)]
+    if not complete:
+        spans.append(Span("so far", "state"))
+    return spans + figure
+
+
+def _paper(printed: paper.Cell | None, notes: _Notes, differences: bool = False) -> list[Span]:
+    if printed is None:
+        return []
+    value = f"{printed.value:+.0f}".replace("-", "−") if differences else f"{printed.value:.0f}"
+    doubt = [notes.mark(printed.note)] if printed.note else []
+    return [Span(f"paper {value}", "paper"), *doubt]
+
+
+def _networks(experiment: Experiment, table: paper.PaperTable | None) -> list[str]:
+    wanted = [n for n in (table.networks if table else ()) if not _is_open(experiment.name, n)]
+    return _in_order((experiment.network(r) for r in experiment.results), wanted)
+
+
+def _is_open(table: str, network: str) -> bool:
+    return all(c.open for c in paper.CELLS.values() if (c.table, c.network) == (table, network))
+
+
+def _in_order(found: Iterable[str], first: Sequence[str]) -> list[str]:
+    """The names in ``first``, then the others as they are found."""
+    return list(dict.fromkeys([*first, *found]))
+
+
+def _first(values: Sequence[float]) -> list[tuple[bool, float]]:
+    return [(place == 0, value) for place, value in enumerate(values)]
+
+
+def _at(
+    experiment: Experiment, network: str, defence: str, attack: str, eps: float, threat: str
+) -> Result | None:
+    key = (network, defence, attack, eps, threat)
+    for result in experiment.results:
+        if (result.network, result.defence, result.attack, result.eps, result.threat) == key:
+            return result
+    return None
+
+
+def title(experiment: Experiment, table: paper.PaperTable | None) -> str:
+    """What an experiment shows."""
+    if table is None:
+        return words.EXPERIMENTS.get(experiment.name, f"Plan {experiment.plan}")
+    return f"Table {table.name.removeprefix('table')}: {table.caption}"

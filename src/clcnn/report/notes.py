@@ -1,0 +1,104 @@
+"""Why a figure falls short: paragraphs from a file, each with the command it was measured by.
+
+    [[why]]
+    experiment = "table1"        # what is left out matches everything
+    defence = "linear"
+    attack = ["fgsm", "pgd"]
+    eps = [2, 4, 8]
+    command = "clcnn evaluate literal.toml --store results.sqlite"
+    text = \"\"\"With the batch's mean in place of the fitted one the accuracy is
+    {literal / resnet20-cifar10 / linear / pgd / 2 / oblivious}.\"\"\"
+
+A cell in braces (plan / network / defence / attack / eps / threat) becomes its accuracy with its
+interval, so that no figure is typed: a cell that the stores do not have is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clcnn.evaluation.results import Result
+from clcnn.evaluation.tables import PlanError, Table, read
+from clcnn.report import words
+from clcnn.report.against import Shortfall
+from clcnn.report.blocks import ReportError
+from clcnn.report.gather import Experiment
+
+_CELL = re.compile(r"\{([^{}]*)\}")
+_PARTS = "plan / network / defence / attack / eps / threat"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A paragraph, what it was measured by, and which shortfalls it explains."""
+
+    text: str
+    command: str
+    where: Mapping[str, tuple[str, ...]]
+
+    def explains(self, short: Shortfall) -> bool:
+        """Whether the shortfall is one of those the note is for."""
+        values = {
+            "experiment": (short.experiment, short.experiment.removesuffix("-quick")),
+            "network": (short.network,),
+            "defence": (short.defence,),
+            "attack": (short.attack,),
+            "eps": (f"{short.eps:g}",),
+        }
+        return all(set(values[key]) & set(wanted) for key, wanted in self.where.items())
+
+
+def read_notes(path: Path, experiments: Sequence[Experiment]) -> list[Note]:
+    """The notes of a file, with the cells they name filled in."""
+    try:
+        table = read(path)
+        notes = [_note(entry, experiments) for entry in table.array("why")]
+        table.end()
+    except PlanError as error:
+        raise ReportError(str(error).replace("a plan in TOML", "notes in TOML")) from error
+    return notes
+
+
+def _note(table: Table, experiments: Sequence[Experiment]) -> Note:
+    where = {}
+    for key in ("experiment", "network", "defence", "attack", "eps"):
+        given = table.get(key, (str, int, float, list), "a name, a number or a list of them")
+        if given is not None:
+            values = given if isinstance(given, list) else [given]
+            where[key] = tuple(v if isinstance(v, str) else f"{v:g}" for v in values)
+    command = table.text("command")
+    text = _filled(table.text("text"), table, experiments)
+    table.end()
+    return Note(" ".join(text.split()), command, where)
+
+
+def _filled(text: str, table: Table, experiments: Sequence[Experiment]) -> str:
+    def figure(match: re.Match[str]) -> str:
+        parts = [part.strip() for part in match[1].split("/")]
+        if len(parts) != 6:
+            raise table.error("text", f"{{{match[1]}}}", f"a cell: {{{_PARTS}}}")
+        result = _find(parts, experiments)
+        if result is None:
+            raise table.error("text", f"{{{match[1]}}}", "a measured cell of one of the stores")
+        low, high = 100 * result.low, 100 * result.high
+        return (
+            f"{words.percent(result.accuracy)} % ({words.interval(low, high)}, "
+            f"n = {words.count(result.n)})"
+        )
+
+    return _CELL.sub(figure, text)
+
+
+def _find(parts: Sequence[str], experiments: Sequence[Experiment]) -> Result | None:
+    plan, network, defence, attack, eps, threat = parts
+    for experiment in experiments:
+        for result in experiment.results:
+            names = (result.network, experiment.network(result))
+            key = (result.defence, result.attack, f"{result.eps:g}", result.threat)
+            here = experiment.plan == plan and network in names
+            if here and result.n and key == (defence, attack, eps, threat):
+                return result
+    return None

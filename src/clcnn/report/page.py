@@ -1,0 +1,253 @@
+"""The report itself: what stands where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from clcnn.evaluation.workshop import Workshop
+from clcnn.experiments import paper
+from clcnn.report import words
+from clcnn.report.against import Shortfall, shortfalls
+from clcnn.report.blocks import (
+    Block,
+    Bullets,
+    Code,
+    Column,
+    Details,
+    Document,
+    Heading,
+    Paragraph,
+    Row,
+    Span,
+    TableBlock,
+)
+from clcnn.report.costs import cost_blocks
+from clcnn.report.curves import accuracy_figure, trade_off
+from clcnn.report.files import file_blocks
+from clcnn.report.gather import Experiment, gather, name_of, warned
+from clcnn.report.layers import residual_figures
+from clcnn.report.layout import Pool, tables, title
+from clcnn.report.notes import Note, read_notes
+from clcnn.report.pictures import picture_blocks
+from clcnn.report.tuning import tuning_blocks
+
+TITLE = "Close-loop control of neural networks: what was measured"
+
+
+def make_report(
+    stores: Sequence[str | Path],
+    *,
+    notes: str | Path | None = None,
+    tables_of: Sequence[str | Path] = (),
+    pictures: int = 6,
+    workshop: Workshop | None = None,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> Document:
+    """The report of all results in ``stores``; write it by `to_html` or `to_markdown`.
+
+    ``notes`` is a file with the reasons of shortfalls (`clcnn.report.notes`), ``tables_of`` are
+    CSV files to show beside the stores, ``pictures`` how many images are shown under attack and
+    control: ``workshop`` finds the network and the images for them, and ``tell`` hears of work
+    that takes long.
+    """
+    experiments = gather([Path(store) for store in stores])
+    measured = [experiment for experiment in experiments if not experiment.is_tuning]
+    explained = [] if notes is None else read_notes(Path(notes), experiments)
+    pool = Pool(measured)
+    blocks = [*_summary(experiments), *_warnings(experiments), *_unfinished(experiments)]
+    for experiment in measured:
+        blocks += _section(experiment, pool, several=_is_twice(experiment, measured))
+    for path in tables_of:
+        blocks += file_blocks(Path(path))
+    if any(experiment.name in paper.TABLES for experiment in measured):
+        blocks += _shortfalls(shortfalls(measured), explained)
+    blocks += _figures(measured, pool)
+    if pictures and measured:
+        blocks.append(Heading(2, "Pictures", "pictures"))
+        blocks += picture_blocks(measured, workshop or Workshop(), pictures, tell)
+    if measured:
+        blocks += [Heading(2, "Cost", "cost"), *cost_blocks(measured)]
+    tuned = [experiment for experiment in experiments if experiment.is_tuning]
+    if tuned:
+        blocks.append(Heading(2, "How settings were chosen", "tuning"))
+        blocks += [block for experiment in tuned for block in tuning_blocks(experiment)]
+    return Document(TITLE, [*blocks, *_manifests(experiments)])
+
+
+def _summary(experiments: Sequence[Experiment]) -> list[Block]:
+    results = [r for experiment in experiments for r in experiment.results]
+    samples = sum(r.n for r in results)
+    plans = words.listed(f"`{e.plan}`" for e in experiments)
+    blocks: list[Block] = [
+        Paragraph(
+            f"{words.several(len(results), 'cell')} of {plans}, "
+            f"{words.several(samples, 'answer')} stored. Accuracies are in per cent with 95 % "
+            "intervals; every figure comes from the stores named at the end.",
+            "lead",
+        ),
+        Paragraph(
+            "An oblivious attack is computed on the uncontrolled network, as all of the paper's "
+            "are; an adaptive one knows of the control, and counts a sample as lost if either "
+            "finds a way. Only the adaptive figures say how robust a defence is."
+        ),
+    ]
+    quick = [e.plan for e in experiments if e.sample]
+    if quick:
+        blocks.append(
+            Paragraph(
+                f"{words.listed(f'`{plan}`' for plan in quick)}: the quick form, on few of the "
+                "images that come with the package. Its intervals are wide, and its embeddings "
+                "were fitted on fewer images than the paper's.",
+                "warning",
+            )
+        )
+    return blocks
+
+
+def _warnings(experiments: Sequence[Experiment]) -> list[Block]:
+    signs = warned(experiments)
+    blocks: list[Block] = [Heading(2, "Warnings", "warnings")]
+    if not signs:
+        return [*blocks, Paragraph("The evaluation found no sign that its figures mislead.")]
+    lines = [
+        f"{sign.check}: {sign.sentence} ({words.several(len(sign.cells), 'place')})"
+        for sign in signs
+    ]
+    places: list[Block] = [
+        block
+        for sign in signs
+        for block in (Paragraph(f"{sign.check}: {sign.sentence}"), Bullets(sign.cells, "muted"))
+    ]
+    return [*blocks, Bullets(lines, "warning"), Details("Where they were found", places)]
+
+
+def _unfinished(experiments: Sequence[Experiment]) -> list[Block]:
+    lacking = [
+        f"{experiment.plan}: {name_of(r)}: {words.count(r.n)} of {words.count(r.wanted)}"
+        for experiment in experiments
+        for r in experiment.results
+        if not r.is_complete
+    ]
+    if not lacking:
+        return []
+    text = (
+        f"{words.several(len(lacking), 'cell is', 'cells are')} not complete. They stand in the "
+        "tables with what they have so far and are not marked against the paper's; repeat the "
+        "commands that measure them to go on."
+    )
+    return [Paragraph(text, "warning"), Details("Incomplete cells", [Bullets(lacking)])]
+
+
+def _section(experiment: Experiment, pool: Pool, several: bool) -> list[Block]:
+    table = paper.TABLES.get(experiment.name)
+    head = title(experiment, table).partition(":")[0]
+    head += " (quick form)" if experiment.sample and table is not None else ""
+    head += f" in {experiment.store.name}" if several else ""
+    anchor = words.slug(f"{experiment.plan} {experiment.store.stem if several else ''}")
+    blocks: list[Block] = [Heading(2, head, anchor), *tables(experiment, pool)]
+    for network in dict.fromkeys(r.network for r in experiment.results):
+        figure = accuracy_figure(experiment, network, pool)
+        blocks += [figure] if figure is not None else []
+    return blocks
+
+
+def _is_twice(experiment: Experiment, others: Sequence[Experiment]) -> bool:
+    return sum(other.plan == experiment.plan for other in others) > 1
+
+
+def _shortfalls(found: Sequence[Shortfall], notes: Sequence[Note]) -> list[Block]:
+    blocks: list[Block] = [
+        Heading(2, "Where ours falls short of the paper", "shortfalls"),
+        Paragraph(
+            "Complete cells whose 95 % interval lies below the paper's figure. Attacked networks "
+            "without control are left out, as a lower figure there is a stronger attack.",
+            "muted",
+        ),
+    ]
+    if not found:
+        return [*blocks, Paragraph("None of the measured cells does.", "good")]
+    groups: dict[int | None, list[Shortfall]] = {}
+    for short in found:
+        place = next((k for k, note in enumerate(notes) if note.explains(short)), None)
+        groups.setdefault(place, []).append(short)
+    for place, group in sorted(groups.items(), key=lambda pair: (pair[0] is None, pair[0] or 0)):
+        if place is None:
+            blocks.append(
+                Paragraph("Why these fall short is not measured yet: no note explains them.")
+            )
+        else:
+            note = notes[place]
+            blocks += [Paragraph(note.text), Paragraph(f"Measured by `{note.command}`.", "muted")]
+        blocks.append(_shortfall_table(group))
+    return blocks
+
+
+def _shortfall_table(group: Sequence[Shortfall]) -> TableBlock:
+    rows = []
+    for short in group:
+        signed = short.cell.table == "table3"
+        ours = words.points(short.ours) if signed else f"{short.ours:.1f}"
+        interval = words.interval(short.low, short.high, signed)
+        attack = words.attack(short.attack)
+        attack += f", ε = {short.eps:g}" if short.eps else ""
+        spans = [Span(ours), Span(f"{interval}, n = {words.count(short.n)}", "interval")]
+        printed = [Span(f"{short.cell.value:+.0f}" if signed else f"{short.cell.value:.0f}")]
+        if short.cell.note:
+            printed.append(Span(f"⚠ {short.cell.note}", "state"))
+        lacking = Span(words.points(short.ours - short.cell.value), "down")
+        heads = (short.experiment, short.network, words.defence(short.defence), attack)
+        rows.append(Row(heads, [spans, printed, [lacking]]))
+    return TableBlock(
+        caption=f"{words.several(len(rows), 'cell')} below the paper's",
+        corner=("table", "network", "defence", "attack"),
+        columns=[Column("ours"), Column("paper"), Column("difference")],
+        rows=rows,
+    )
+
+
+def _figures(experiments: Sequence[Experiment], pool: Pool) -> list[Block]:
+    blocks: list[Block] = []
+    trade = trade_off(experiments, pool)
+    if trade is not None:
+        blocks += [Heading(2, "Clean against robust", "trade-off"), trade]
+    residuals = residual_figures(experiments)
+    if residuals:
+        blocks += [Heading(2, "Residuals by layer", "residuals"), *residuals]
+    return blocks
+
+
+def _manifests(experiments: Sequence[Experiment]) -> list[Block]:
+    blocks: list[Block] = [Heading(2, "How it was made", "manifest")]
+    rows, details = [], []
+    for experiment in experiments:
+        for made in experiment.made:
+            m = made.manifest
+            packages = ", ".join(f"{k} {v}" for k, v in sorted(m["packages"].items()) if v)
+            rows.append(
+                Row(
+                    (experiment.store.name, experiment.plan),
+                    [
+                        [Span(str(m["git"] or "not a checkout"), "interval")],
+                        [Span(f"clcnn {m['clcnn']}, Python {m['python']}", "interval")],
+                        [Span(packages, "interval")],
+                        [Span(f"{m['machine']}, {m['device']}", "interval")],
+                        [Span(f"{made.started[0]} ({len(made.started)})", "interval")],
+                    ],
+                )
+            )
+            text = json.dumps(m, indent=1, sort_keys=True, ensure_ascii=False)
+            begun = words.listed(made.started)
+            summary = f"Manifest of `{experiment.plan}` in {experiment.store.name}, {begun}"
+            details.append(Details(summary, [Code(text)]))
+    if not rows:
+        return [*blocks, Paragraph("No run has left a manifest.", "warning")]
+    columns = [Column(c) for c in ("git", "version", "packages", "machine", "begun (starts)")]
+    table = TableBlock(
+        "Versions of each run; settings and hashes of weights, data and code are below",
+        ("store", "plan"),
+        columns,
+        rows,
+    )
+    return [*blocks, table, *details]

@@ -1,0 +1,117 @@
+"""How settings were chosen: every point of the grids that `clcnn tune` stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from clcnn.evaluation.choice import Grid, Point, best
+from clcnn.evaluation.results import Result
+from clcnn.report import words
+from clcnn.report.blocks import Block, Column, Figure, Key, Paragraph, Row, Span, TableBlock
+from clcnn.report.gather import Experiment
+from clcnn.report.layout import NONE
+from clcnn.report.svg import Plot, nice
+
+_NAME = re.compile(r"(?:energy (?P<energy>\S+), )?lr (?P<lr>\S+), (?P<k>\d+) iterations")
+_SHOWN = 8
+"""Points of a grid that are listed; all are drawn."""
+
+
+def tuning_blocks(experiment: Experiment) -> list[Block]:
+    """The grid of one tuning: all points as a figure, the best as a table."""
+    by_defence: dict[str, dict[str, Result]] = {}
+    for result in experiment.results:
+        name = NONE if result.attack == NONE else f"{result.attack} {result.eps:g}"
+        by_defence.setdefault(result.defence, {})[name] = result
+    plain = by_defence.pop(NONE, {})
+    whole = {name: cells for name, cells in by_defence.items() if _is_whole(cells)}
+    lead = Paragraph(
+        f"`{experiment.plan}`: {words.several(len(whole), 'point')} of {len(by_defence)} measured."
+    )
+    if not whole or not _is_whole(plain):
+        return [lead, Paragraph("The grid is not complete, so nothing is chosen yet.", "warning")]
+    most_lost = Grid().most_lost
+    clean = plain[NONE].accuracy
+    points = [point for n, c in whole.items() if (point := _point(n, c, clean, most_lost))]
+    if not points:
+        return [lead]
+    return [lead, _figure(experiment, points, clean, most_lost), _table(points, plain[NONE].n)]
+
+
+def _is_whole(cells: Mapping[str, Result]) -> bool:
+    return NONE in cells and all(cell.is_complete and cell.n for cell in cells.values())
+
+
+def _point(name: str, cells: Mapping[str, Result], clean: float, most_lost: float) -> Point | None:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    accuracies = {key: cell.accuracy for key, cell in cells.items()}
+    lost = clean - accuracies[NONE]
+    energy = match["energy"]
+    return Point(
+        iterations=int(match["k"]),
+        lr=float(match["lr"]),
+        energy=None if energy is None else float(energy),
+        accuracies=accuracies,
+        objective=sum(accuracies.values()) / len(accuracies),
+        lost=lost,
+        feasible=lost <= most_lost + 1e-9,
+    )
+
+
+def _figure(experiment: Experiment, points: list[Point], clean: float, most_lost: float) -> Figure:
+    cleans = [p.clean for p in points] + [clean - most_lost, clean]
+    goals = [p.objective for p in points]
+    x = (max(0.0, min(cleans) - 0.02), min(1.0, max(cleans) + 0.02))
+    y = (max(0.0, min(goals) - 0.02), min(1.0, max(goals) + 0.02))
+    plot = Plot.of("All points of the grid", x, y, width=460, height=300)
+    plot.y_axis([(v, f"{100 * v:.3g}") for v in nice(*y)], "mean accuracy, %")
+    plot.x_axis([(v, f"{100 * v:.3g}") for v in nice(*x)], "clean accuracy, %")
+    limit = plot.x(clean - most_lost)
+    plot.line([(limit, plot.y.start), (limit, plot.y.end)], "limit")
+    chosen = best(points)
+    iterations = sorted({p.iterations for p in points})
+    for point in points:
+        series = 1 + iterations.index(point.iterations)
+        plot.mark(plot.x(point.clean), plot.y(point.objective), series, filled=point.feasible)
+    plot.parts.append(
+        f'<circle cx="{plot.x(chosen.clean):.1f}" cy="{plot.y(chosen.objective):.1f}" r="9" '
+        'class="axis"/>'
+    )
+    return Figure(
+        name=words.slug(f"grid-{experiment.plan}"),
+        caption=f"Mean accuracy over clean, FGSM and PGD images against clean accuracy; hollow: "
+        f"more than {100 * most_lost:g} points of clean accuracy lost; ringed: the choice",
+        panels=[plot.done(f"{len(points)} points; the choice: {_settings(chosen)}.")],
+        legend=[
+            Key(1 + place, f"{k} iterations", line=False) for place, k in enumerate(iterations)
+        ],
+    )
+
+
+def _table(points: list[Point], n: int) -> TableBlock:
+    ordered = sorted(points, key=lambda p: (not p.feasible, -p.objective, p.iterations, p.lr))
+    return TableBlock(
+        caption=f"The best {min(_SHOWN, len(points))} of {len(points)} points, n = "
+        f"{words.count(n)} held-out images",
+        corner=("settings",),
+        columns=[Column("mean, %"), Column("clean, %"), Column("clean lost, points")],
+        rows=[
+            Row(
+                (_settings(point),),
+                [
+                    [Span(words.percent(point.objective))],
+                    [Span(words.percent(point.clean), "interval")],
+                    [Span(words.points(100 * point.lost), "interval")],
+                ],
+            )
+            for point in ordered[:_SHOWN]
+        ],
+    )
+
+
+def _settings(point: Point) -> str:
+    energy = "" if point.energy is None else f"energy {point.energy:g}, "
+    return f"{energy}lr {point.lr:g}, {point.iterations} iterations"

@@ -1,0 +1,87 @@
+"""Names and numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+DEFENCES = {
+    "none": "no control",
+    "linear": "CLC-NN, linear",
+    "nonlinear": "CLC-NN, nonlinear",
+    "reactive": "reactive",
+    "layerwise": "layer-wise",
+    "linear-reactive": "CLC-NN − reactive",
+}
+ATTACKS = {
+    "none": "None",
+    "manifold": "Manifold",
+    "fgsm": "FGSM",
+    "pgd": "PGD",
+    "cw": "CW",
+    "noise": "Noise",
+    "square": "Square",
+    "autoattack": "AutoAttack",
+    "worst": "Worst case",
+}
+EXPERIMENTS = {
+    "adaptive": "An attacker who knows of the control",
+    "fashion": "Fashion-MNIST",
+    "manifold": "Manifold attack, layer by layer",
+    "theory": "Theorem 1",
+    "toy": "The toy of Figure 2",
+}
+
+
+def defence(name: str) -> str:
+    """A defence's name for people."""
+    return DEFENCES.get(name, name)
+
+
+def attack(name: str) -> str:
+    """An attack's name for people."""
+    return ATTACKS.get(name, name)
+
+
+def percent(share: float) -> str:
+    """A share in per cent."""
+    return "–" if math.isnan(share) else f"{100 * share:.1f}"
+
+
+def interval(low: float, high: float, signed: bool = False) -> str:
+    """An interval of per cents."""
+    if signed:
+        return f"{_signed(low)} to {_signed(high)}"
+    return f"{low:.1f}–{high:.1f}"
+
+
+def points(value: float) -> str:
+    """A difference in points, always with its sign."""
+    return _signed(value)
+
+
+def _signed(value: float) -> str:
+    text = f"{value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+
+
+def count(n: int) -> str:
+    """A whole number with thin gaps."""
+    return f"{n:,}".replace(",", " ")
+
+
+def several(n: int, one: str, many: str | None = None) -> str:
+    """1 cell, 2 cells."""
+    return f"{count(n)} {one if n == 1 else many or one + 's'}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """a, b and c."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def slug(text: str) -> str:
+    """Letters, digits and hyphens: for anchors and names of files."""
+    kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
+    return "-".join(part for part in kept.split("-") if part) or "part"
