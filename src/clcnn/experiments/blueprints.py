@@ -1,0 +1,212 @@
+"""The plans that come with the package: each a short TOML file of grids over shared parts.
+
+A blueprint is such a file with what it takes from common.toml. A plan is made from it for the
+networks that are there, with the settings that `clcnn experiment tune` chose for each.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clcnn.evaluation.defence import Defence, read_defence
+from clcnn.evaluation.plan import NONE, Network, Plan, parse
+from clcnn.evaluation.tables import PlanError, Table
+from clcnn.evaluation.workshop import Workshop
+from clcnn.models import shelf
+
+FOLDER = Path(__file__).parent / "plans"
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A plan before it is known which networks are there and what was chosen for them."""
+
+    name: str
+    values: Values
+    networks: Mapping[str, Values]
+    defences: Mapping[str, Values]
+    attacks: Mapping[str, Values]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every network with every defence that some cell needs, "none" left out."""
+        found = []
+        for grid in self.values["grid"]:
+            defences = [name for name in grid["defences"] if name != NONE]
+            for attack in _members(grid["attacks"], self.attacks):
+                defences += filter(None, [self.attacks[attack].get("embedding_of")])
+            found += [(network, defence) for network in grid["networks"] for defence in defences]
+        return list(dict.fromkeys(found))
+
+    def defence(self, network: str, name: str) -> tuple[Values, Values, str | None]:
+        """Settings stated for a defence, those that hold whatever is chosen, and what is chosen."""
+        own = dict(self.defences[name])
+        base = self.defences[own.pop("like")] if "like" in own else own
+        fixed = own if base is not own else {}
+        stated = {**base, **self.networks[network].get("defences", {}).get(name, {}), **fixed}
+        choice = stated.pop("choice", None)
+        return stated, fixed, choice
+
+    def choices(self) -> list[tuple[str, str, Values]]:
+        """(network, choice, the settings to start from), for all that has to be chosen."""
+        found = {}
+        for network, name in self.pairs():
+            stated, fixed, choice = self.defence(network, name)
+            if choice is not None and not fixed:
+                found[network, choice] = stated
+        return [(*key, stated) for key, stated in found.items()]
+
+
+def blueprint(name: str, quick: bool = False) -> Blueprint:
+    """The plan file called ``name`` with the parts that its grids use."""
+    common, values = _read("common"), _read(name)
+    small = values.pop("quick", {})
+    changes = [common, values] + ([small] if quick else [])
+    parts = {part: _merged([c.get(part, {}) for c in changes]) for part in ("defences", "attacks")}
+    for part in parts:
+        values.pop(part, None)
+    if quick and "eps" in small:
+        for grid in values["grid"]:
+            grid["eps"] = [eps for eps in grid["eps"] if eps in small["eps"]]
+    values["quick"] = {key: small[key] for key in ("n", "fit") if key in small}
+    return Blueprint(name, values, common["networks"], parts["defences"], parts["attacks"])
+
+
+def tuning(choice: str) -> Values:
+    """What `clcnn experiment tune` tries for a choice."""
+    shared = _read("common")["tuning"]
+    own = shared.pop("choices")[choice]
+    return {**shared, **own}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A plan that can run, and what is to be said of networks that are not there."""
+
+    plan: Plan
+    missing: tuple[str, ...]
+
+
+def ready(
+    drawn: Blueprint,
+    workshop: Workshop,
+    choices: Path,
+    *,
+    quick: bool = False,
+) -> Ready:
+    """The plan for the networks that are there; with ``quick``, by the settings that are stated."""
+    wanted = list(dict.fromkeys(n for grid in drawn.values["grid"] for n in grid["networks"]))
+    there, missing = present(wanted, drawn.networks, workshop)
+    if not there:
+        raise PlanError(" ".join(missing))
+    pairs = [(network, name) for network, name in drawn.pairs() if network in there]
+    if not quick:
+        _check_choices(drawn, pairs, choices)
+    plan = parse(_table(drawn, there, pairs), choices)
+    defences = {
+        name: replace(
+            plan.defences[name],
+            own={
+                network: _defence(drawn, network, name, choices, quick)
+                for network, used in pairs
+                if used == name
+            },
+        )
+        for name in plan.defences
+    }
+    plan = replace(plan, defences=defences)
+    return Ready(plan.quick() if quick else plan, tuple(missing))
+
+
+def present(
+    wanted: Iterable[str], networks: Mapping[str, Values], workshop: Workshop
+) -> tuple[list[str], list[str]]:
+    """The networks that can be loaded, and a paragraph for each that cannot."""
+    there, missing = [], []
+    for name in wanted:
+        try:
+            only = {name: Network(name, networks[name]["data"])}
+            workshop.network(Plan(name, only, {}, {}, ()), name)
+            there.append(name)
+        except PlanError:
+            missing.append(
+                f"found no weights called {name!r} (the package has: "
+                f"{', '.join(shelf.list()) or 'none'}); expected them for the rows of that network. "
+                f"Make them by `{networks[name]['train']}` and give their folder as --weights."
+            )
+    return there, missing
+
+
+def choice_file(choices: Path, network: str, choice: str) -> Path:
+    """Where the settings that were chosen for a network are."""
+    return choices / f"{network}-{choice}.json"
+
+
+def _check_choices(drawn: Blueprint, pairs: list[tuple[str, str]], choices: Path) -> None:
+    named = [(network, drawn.defence(network, name)[2]) for network, name in pairs]
+    files = [choice_file(choices, network, choice) for network, choice in named if choice]
+    absent = list(dict.fromkeys(str(file) for file in files if not file.is_file()))
+    if absent:
+        raise PlanError(
+            f"found no {', '.join(absent)}; expected the settings that were chosen on held-out "
+            f"images. Choose them: clcnn experiment tune --only {drawn.name} --choices {choices}; "
+            "or use --quick, which takes the settings stated in the plan."
+        )
+
+
+def _defence(drawn: Blueprint, network: str, name: str, choices: Path, quick: bool) -> Defence:
+    stated, fixed, choice = drawn.defence(network, name)
+    values = stated
+    if choice is not None and not quick:
+        values = {"tuned": choice_file(choices, network, choice).name, **fixed}
+    return read_defence(Table(f"plan {drawn.name}", f"defences.{name}", values), choices, ())
+
+
+def _table(drawn: Blueprint, there: list[str], pairs: list[tuple[str, str]]) -> Table:
+    """All of a plan but for what was chosen."""
+    grids = [
+        {**grid, "networks": [n for n in grid["networks"] if n in there]}
+        for grid in drawn.values["grid"]
+    ]
+    grids = [grid for grid in grids if grid["networks"]]
+    used = dict.fromkeys(a for grid in grids for a in _closure(grid["attacks"], drawn.attacks))
+    first = {name: network for network, name in reversed(pairs)}
+    values = {
+        **drawn.values,
+        "networks": {n: {"weights": n, "data": drawn.networks[n]["data"]} for n in there},
+        "defences": {name: drawn.defence(first[name], name)[0] for name in first},
+        "attacks": {name: drawn.attacks[name] for name in used},
+        "grid": grids,
+    }
+    return Table(f"plan {drawn.name}", "", values)
+
+
+def _members(names: Iterable[str], attacks: Mapping[str, Values]) -> list[str]:
+    """The simple attacks among and behind ``names``."""
+    return [name for name in _closure(names, attacks) if "of" not in attacks[name]]
+
+
+def _closure(names: Iterable[str], attacks: Mapping[str, Values]) -> list[str]:
+    """``names`` and the attacks that worst cases among them are over, "none" left out."""
+    found = []
+    for name in names:
+        if name != NONE:
+            found += [*attacks[name].get("of", ()), name]
+    return list(dict.fromkeys(found))
+
+
+def _merged(tables: Iterable[Mapping[str, Values]]) -> dict[str, Values]:
+    """Tables by name, keys of later ones in place of those of earlier ones."""
+    merged: dict[str, Values] = {}
+    for table in tables:
+        for name, values in table.items():
+            merged[name] = {**merged.get(name, {}), **values}
+    return merged
+
+
+def _read(name: str) -> Values:
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
