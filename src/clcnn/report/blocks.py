@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from clcnn.errors import ClcnnError
 
 Tone = Literal["plain", "lead", "muted", "warning", "good"]
-Role = Literal["value", "up", "down", "interval", "paper", "state", "muted", "doubt"]
+Role = Literal["value", "up", "down", "interval", "paper", "state", "muted", "doubt", "remark"]
 
 
 class ReportError(ClcnnError, ValueError):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from clcnn.report import words
 from clcnn.report.blocks import Block, Column, Heading, ReportError, Row, Span, TableBlock
+from clcnn.report.growth import figure_of
 
 _MOST = 400
 """Rows of a file that are shown."""
@@ -43,4 +44,6 @@ def file_blocks(path: Path) -> list[Block]:
         legend=[f"{left} more rows are in the file."] if left > 0 else [],
     )
     name = words.EXPERIMENTS.get(path.stem, path.stem)
-    return [Heading(2, name, words.slug(f"file {path.stem}")), table]
+    figure = figure_of(path.stem, head, [dict(zip(head, row, strict=True)) for row in rows])
+    drawn = [] if figure is None else [figure]
+    return [Heading(2, name, words.slug(f"file {path.stem}")), *drawn, table]

@@ -91,8 +91,8 @@ class Experiment:
             self.data.get(network),
             self.sample,
             settings and {k: v for k, v in settings.items() if k != "chosen"},
-            attacker
-            and {k: v for k, v in attacker.items() if k not in ("through", "embedding_of")},
+            attacker and {k: v for k, v in attacker.items() if k != "through"},
+            attacker and plan["defences"].get(attacker["embedding_of"], {}).get(network),
         ]
         return json.dumps(subject, sort_keys=True)
 

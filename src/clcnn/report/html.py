@@ -83,16 +83,14 @@ def _inline(text: str) -> str:
 def _table(block: TableBlock) -> str:
     body = []
     spans = _head_spans(block.rows)
-    widest = 0
     for row, lengths in zip(block.rows, spans, strict=True):
         heads = "".join(
-            f'<th scope="row" rowspan="{length}" class="head{depth}">{_inline(head)}</th>'
+            f'<th scope="row" rowspan="{length}" class="{_depth(depth, row)}">{_inline(head)}</th>'
             for depth, (head, length) in enumerate(zip(row.heads, lengths, strict=True))
             if length
         )
         cells = "".join(f"<td>{_cell(cell)}</td>" for cell in row.cells)
         starts = sum(1 for length in lengths if length)
-        widest = max(widest, len(row.heads))
         # The more heads begin in a row, the stronger the line above it.
         body.append(f'<tr class="starts{starts}">{heads}{cells}</tr>')
     legend = "".join(f"<li>{_inline(line)}</li>" for line in block.legend)
@@ -105,11 +103,17 @@ def _table(block: TableBlock) -> str:
     )
 
 
+def _depth(depth: int, row: Row) -> str:
+    """The class of a row's head; the narrowest stays in sight when a table is scrolled."""
+    return f"head{depth}" + (" last" if depth == len(row.heads) - 1 else "")
+
+
 def _table_head(block: TableBlock) -> str:
     grouped = any(column.group for column in block.columns)
     deep = 2 if grouped else 1
     corner = "".join(
-        f'<th scope="col" rowspan="{deep}" class="corner">{_inline(words)}</th>'
+        f'<th scope="col" rowspan="{deep}" class="{"last" if words is block.corner[-1] else ""}">'
+        f"{_inline(words)}</th>"
         for words in block.corner
     )
     top, below = [], []
@@ -163,7 +167,7 @@ def _figure(block: Figure) -> str:
     )
     legend = f'<ul class="keys">{keys}</ul>' if keys else ""
     panels = "".join(f'<div class="panel">{element(panel)}</div>' for panel in block.panels)
-    wide = " wide" if len(block.panels) == 1 else ""
+    wide = f" p{min(4, len(block.panels))}"
     return (
         f'<figure class="drawing"><figcaption>{_inline(block.caption)}</figcaption>{legend}'
         f'<div class="panels{wide}">{panels}</div></figure>'

@@ -25,7 +25,8 @@ def residual_figures(experiments: Sequence[Experiment]) -> list[Figure]:
                 if (r.network, r.defence) == (network, defence) and r.threat != "adaptive"
             }
             key = experiment.subject(network, defence, NONE)
-            if (NONE, 0.0) in mine and key not in figures:
+            layers = max(len(r.before[0]) for r in mine.values()) if mine else 0
+            if (NONE, 0.0) in mine and layers > 1 and key not in figures:
                 figures[key] = _figure(experiment, network, defence, mine)
     return list(figures.values())
 

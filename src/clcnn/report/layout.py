@@ -18,6 +18,7 @@ from clcnn.report.gather import Experiment
 from clcnn.statistics import Paired
 
 NONE = "none"
+_UNPLANNED = "–"
 _MARKS: dict[Verdict, list[Span]] = {
     "above": [Span("▲", "up")],
     "below": [Span("▼", "down")],
@@ -127,16 +128,20 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
                     cells.append(cell(network, defence, attack, eps, "oblivious"))
                     if attack in adaptive:
                         cells.append(cell(network, defence, attack, eps, "adaptive"))
-                rows.append(Row((network, f"{eps:g}", words.defence(defence)), cells))
+                # A line that neither a plan nor the paper has anything in says nothing.
+                if any(span.role != "muted" for spans in cells for span in spans):
+                    rows.append(Row((network, f"{eps:g}", words.defence(defence)), cells))
     legend = [RULE] if marked else []
     if not adaptive:
         legend.append(
             "Only oblivious attacks are in this table: they do not know of the control, so its "
             "figures are no bound on what an attacker can do."
         )
+    if any(span.text == _UNPLANNED for row in rows for spans in row.cells for span in spans):
+        legend.append(f"{_UNPLANNED} no plan of these stores has this cell.")
     legend += notes.lines()
     return TableBlock(
-        caption=f"{title(experiment, table)}. Accuracy in %, with 95 % intervals; {usual.words}.",
+        caption=f"{_caption(experiment, table)}. Accuracy in %, 95 % intervals; {usual.words}.",
         corner=("network", "ε/255", "defence"),
         columns=columns,
         rows=rows,
@@ -175,7 +180,7 @@ def _differences(experiment: Experiment, table: paper.PaperTable) -> TableBlock:
         for at_first, eps in _first(paper.EPSILONS)
     ]
     return TableBlock(
-        caption=f"{title(experiment, table)}. Points of accuracy on the same samples, with 95 % "
+        caption=f"{_caption(experiment, table)}. Points of accuracy on the same samples, with 95 % "
         f"intervals (Tango); {usual.words}.",
         corner=("network", "ε/255"),
         columns=[Column(words.attack(attack)) for attack in paper.ATTACKS],
@@ -236,7 +241,7 @@ def _spans(
 ) -> list[Span]:
     figure = _paper(printed, notes)
     if result is None:
-        return [Span("not measured", "state"), *figure] if figure else [Span("–", "muted")]
+        return [Span("not measured", "state"), *figure] if figure else [Span(_UNPLANNED, "muted")]
     if not result.n:
         return [Span(f"0 of {words.count(result.wanted)}", "state"), *figure]
     low, high = 100 * result.low, 100 * result.high
@@ -305,8 +310,12 @@ def _at(
     return None
 
 
-def title(experiment: Experiment, table: paper.PaperTable | None) -> str:
-    """What an experiment shows."""
-    if table is None:
-        return words.EXPERIMENTS.get(experiment.name, f"Plan {experiment.plan}")
-    return f"Table {table.name.removeprefix('table')}: {table.caption}"
+def title(experiment: Experiment) -> str:
+    """The name of an experiment for people."""
+    if experiment.name in paper.TABLES:
+        return f"Table {experiment.name.removeprefix('table')}"
+    return words.EXPERIMENTS.get(experiment.name, f"Plan {experiment.plan}")
+
+
+def _caption(experiment: Experiment, table: paper.PaperTable | None) -> str:
+    return f"Plan {experiment.plan}" if table is None else table.caption

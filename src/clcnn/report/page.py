@@ -26,7 +26,7 @@ from clcnn.report.blocks import (
 from clcnn.report.costs import cost_blocks
 from clcnn.report.curves import accuracy_figure, trade_off
 from clcnn.report.files import file_blocks
-from clcnn.report.gather import Experiment, gather, name_of, warned
+from clcnn.report.gather import Experiment, Warned, gather, name_of, warned
 from clcnn.report.layers import residual_figures
 from clcnn.report.layout import Pool, tables, title
 from clcnn.report.notes import Note, read_notes
@@ -111,16 +111,24 @@ def _warnings(experiments: Sequence[Experiment]) -> list[Block]:
     blocks: list[Block] = [Heading(2, "Warnings", "warnings")]
     if not signs:
         return [*blocks, Paragraph("The evaluation found no sign that its figures mislead.")]
-    lines = [
-        f"{sign.check}: {sign.sentence} ({words.several(len(sign.cells), 'place')})"
-        for sign in signs
-    ]
+    by_check: dict[str, list[Warned]] = {}
+    for sign in signs:
+        by_check.setdefault(sign.check, []).append(sign)
     places: list[Block] = [
         block
         for sign in signs
         for block in (Paragraph(f"{sign.check}: {sign.sentence}"), Bullets(sign.cells, "muted"))
     ]
-    return [*blocks, Bullets(lines, "warning"), Details("Where they were found", places)]
+    lines = [_line(check, alike) for check, alike in by_check.items()]
+    return [*blocks, Bullets(lines, "warning"), Details("All of them, and where", places)]
+
+
+def _line(check: str, signs: Sequence[Warned]) -> str:
+    """What one check found: its sentence, or how many there are and the first of them."""
+    cells = words.several(sum(len(sign.cells) for sign in signs), "place")
+    if len(signs) == 1:
+        return f"{check} ({cells}): {signs[0].sentence}"
+    return f"{check} ({cells}), such as: {signs[0].sentence}"
 
 
 def _unfinished(experiments: Sequence[Experiment]) -> list[Block]:
@@ -141,9 +149,8 @@ def _unfinished(experiments: Sequence[Experiment]) -> list[Block]:
 
 
 def _section(experiment: Experiment, pool: Pool, several: bool) -> list[Block]:
-    table = paper.TABLES.get(experiment.name)
-    head = title(experiment, table).partition(":")[0]
-    head += " (quick form)" if experiment.sample and table is not None else ""
+    head = title(experiment)
+    head += " (quick form)" if experiment.sample else ""
     head += f" in {experiment.store.name}" if several else ""
     anchor = words.slug(f"{experiment.plan} {experiment.store.stem if several else ''}")
     blocks: list[Block] = [Heading(2, head, anchor), *tables(experiment, pool)]
@@ -195,7 +202,7 @@ def _shortfall_table(group: Sequence[Shortfall]) -> TableBlock:
         spans = [Span(ours), Span(f"{interval}, n = {words.count(short.n)}", "interval")]
         printed = [Span(f"{short.cell.value:+.0f}" if signed else f"{short.cell.value:.0f}")]
         if short.cell.note:
-            printed.append(Span(f"⚠ {short.cell.note}", "state"))
+            printed.append(Span(f"⚠ {short.cell.note}", "remark"))
         lacking = Span(words.points(short.ours - short.cell.value), "down")
         heads = (short.experiment, short.network, words.defence(short.defence), attack)
         rows.append(Row(heads, [spans, printed, [lacking]]))
@@ -231,7 +238,7 @@ def _manifests(experiments: Sequence[Experiment]) -> list[Block]:
                     [
                         [Span(str(m["git"] or "not a checkout"), "interval")],
                         [Span(f"clcnn {m['clcnn']}, Python {m['python']}", "interval")],
-                        [Span(packages, "interval")],
+                        [Span(packages, "remark")],
                         [Span(f"{m['machine']}, {m['device']}", "interval")],
                         [Span(f"{made.started[0]} ({len(made.started)})", "interval")],
                     ],

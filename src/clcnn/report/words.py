@@ -9,6 +9,7 @@ DEFENCES = {
     "none": "no control",
     "linear": "CLC-NN, linear",
     "nonlinear": "CLC-NN, nonlinear",
+    "auto": "CLC-NN, auto",
     "reactive": "reactive",
     "layerwise": "layer-wise",
     "linear-reactive": "CLC-NN − reactive",
@@ -27,6 +28,7 @@ ATTACKS = {
 EXPERIMENTS = {
     "adaptive": "An attacker who knows of the control",
     "fashion": "Fashion-MNIST",
+    "literal": "What the authors' code does otherwise, switch by switch",
     "manifold": "Manifold attack, layer by layer",
     "theory": "Theorem 1",
     "toy": "The toy of Figure 2",
@@ -66,8 +68,8 @@ def _signed(value: float) -> str:
 
 
 def count(n: int) -> str:
-    """A whole number with thin gaps."""
-    return f"{n:,}".replace(",", " ")
+    """A whole number with thin gaps that no line breaks at."""
+    return f"{n:,}".replace(",", "\u202f")
 
 
 def several(n: int, one: str, many: str | None = None) -> str:

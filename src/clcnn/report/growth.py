@@ -1,0 +1,98 @@
+"""Figures of results that are no accuracies: a manifold attack's growth, Theorem 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from clcnn.experiments import manifold, theorem
+from clcnn.report import words
+from clcnn.report.blocks import Figure, Key, Panel
+from clcnn.report.svg import SERIES, Plot, nice, powers
+
+Line = Mapping[str, str]
+Points = list[tuple[float, float]]
+
+
+def figure_of(name: str, columns: Sequence[str], lines: Sequence[Line]) -> Figure | None:
+    """The figure for a file whose columns are known; None for any other."""
+    if tuple(columns) == manifold.COLUMNS:
+        return _growth(name, lines)
+    if tuple(columns) == theorem.COLUMNS:
+        return _theorem(name, lines)
+    return None
+
+
+def _growth(name: str, lines: Sequence[Line]) -> Figure:
+    """The off-manifold part of the difference by layer; one panel for each reading of the norm."""
+    readings = {
+        "norm": "ℓ₂ norm",
+        "root_mean_square": "root mean square",
+        "mean_square": "mean square",
+        "share": "share of the whole difference",
+    }
+    cells = dict.fromkeys((r["network"], r["defence"], r["attack"], r["eps"]) for r in lines)
+    series: dict[str, list[Line]] = {}
+    for network, defence, attack, eps in cells:
+        key = f"{network}, {words.defence(defence)}, {words.attack(attack)}, ε = {eps}"
+        series[key] = [
+            r
+            for r in lines
+            if (r["network"], r["defence"], r["attack"], r["eps"])
+            == (network, defence, attack, eps)
+        ]
+    printed = _points(next(iter(series.values())), "layer", "paper")
+    panels = []
+    for column, title in readings.items():
+        drawn = {key: _points(rows, "layer", column) for key, rows in series.items()}
+        panels.append(_panel(title, {"the paper": printed, **drawn}, "layer", log=True))
+    legend = [Key(place, label) for place, label in enumerate(["the paper", *series])]
+    caption = (
+        "What of a manifold attack leaves the manifold, by layer, beside the paper's figures, of "
+        "which it does not say which norm they are; values of 0 are at the foot"
+    )
+    return Figure(words.slug(f"{name}-growth"), caption, panels, legend)
+
+
+def _theorem(name: str, lines: Sequence[Line]) -> Figure:
+    """Error, bound and uncontrolled error against t, c and r: a panel a network and a letter."""
+    kinds = ("uncontrolled", "error", "bound")
+    panels = []
+    for network, varied in dict.fromkeys((r["network"], r["varied"]) for r in lines):
+        rows = [r for r in lines if (r["network"], r["varied"]) == (network, varied)]
+        drawn = {kind: _points(rows, varied, kind) for kind in kinds}
+        panels.append(_panel(f"{network}, against {varied}", drawn, varied, log=False))
+    legend = [Key(place, kind) for place, kind in enumerate(kinds)]
+    caption = "Theorem 1: squared error of controlled states and its bound, mean over perturbations"
+    return Figure(words.slug(f"{name}-theorem"), caption, panels, legend)
+
+
+def _points(rows: Sequence[Line], x: str, y: str) -> Points:
+    found = []
+    for row in rows:
+        try:
+            point = (float(row[x]), float(row[y]))
+        except ValueError:
+            continue  # an empty place: the paper has no figure there
+        if all(map(math.isfinite, point)):
+            found.append(point)
+    return sorted(found)
+
+
+def _panel(title: str, lines: Mapping[str, Points], across: str, log: bool) -> Panel:
+    points = [point for line in lines.values() for point in line]
+    xs = [x for x, _ in points] or [0.0, 1.0]
+    ys = [y for _, y in points if y > 0] or [0.1, 1.0]
+    low, high = (max(min(ys), max(ys) * 1e-6) / 2, max(ys) * 2) if log else (0.0, 1.1 * max(ys))
+    plot = Plot.of(title, (min(xs), max(xs)), (low, high), log_y=log, width=360, left=54)
+    plot.y_axis([(v, f"{v:.3g}") for v in (powers(low, high) if log else nice(low, high))], "")
+    plot.x_axis([(v, f"{v:g}") for v in nice(min(xs), max(xs))], across)
+    said = []
+    for series, (name, line) in enumerate(lines.items()):
+        drawn = [(plot.x(x), plot.y(max(y, low))) for x, y in line]
+        if drawn:
+            plot.line(drawn, f"line s{series % SERIES}")
+        for x, y in drawn:
+            plot.mark(x, y, series)
+        said.append(f"{name}: {', '.join(f'{y:.3g}' for _, y in line)}.")
+    return plot.done(f"{title}. {' '.join(said)}")
