@@ -6,8 +6,11 @@ import csv
 from pathlib import Path
 
 from clcnn.report import words
-from clcnn.report.blocks import Block, Column, Heading, ReportError, Row, Span, TableBlock
+from clcnn.report.blocks import Block, Column, Details, Heading, ReportError, Row, Span, TableBlock
 from clcnn.report.growth import figure_of
+
+_FEW = 12
+"""Rows that are shown at once below a figure of them."""
 
 _MOST = 400
 """Rows of a file that are shown."""
@@ -46,4 +49,5 @@ def file_blocks(path: Path) -> list[Block]:
     name = words.EXPERIMENTS.get(path.stem, path.stem)
     figure = figure_of(path.stem, head, [dict(zip(head, row, strict=True)) for row in rows])
     drawn = [] if figure is None else [figure]
-    return [Heading(2, name, words.slug(f"file {path.stem}")), *drawn, table]
+    shown = Details(table.caption, [table]) if drawn and len(rows) > _FEW else table
+    return [Heading(2, name, words.slug(f"file {path.stem}")), *drawn, shown]

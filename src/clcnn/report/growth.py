@@ -44,8 +44,8 @@ def _growth(name: str, lines: Sequence[Line]) -> Figure:
     printed = _points(next(iter(series.values())), "layer", "paper")
     panels = []
     for column, title in readings.items():
-        drawn = {key: _points(rows, "layer", column) for key, rows in series.items()}
-        panels.append(_panel(title, {"the paper": printed, **drawn}, "layer", log=True))
+        drawn = [(key, _points(rows, "layer", column)) for key, rows in series.items()]
+        panels.append(_panel(title, [("the paper", printed), *drawn], "layer", log=True))
     legend = [Key(place, label) for place, label in enumerate(["the paper", *series])]
     caption = (
         "What of a manifold attack leaves the manifold, by layer, beside the paper's figures, of "
@@ -60,10 +60,19 @@ def _theorem(name: str, lines: Sequence[Line]) -> Figure:
     panels = []
     for network, varied in dict.fromkeys((r["network"], r["varied"]) for r in lines):
         rows = [r for r in lines if (r["network"], r["varied"]) == (network, varied)]
-        drawn = {kind: _points(rows, varied, kind) for kind in kinds}
+        others = [letter for letter in ("t", "c", "r") if letter != varied]
+        groups = dict.fromkeys(tuple(r[letter] for letter in others) for r in rows)
+        drawn = [
+            (kind, _points([r for r in rows if tuple(r[o] for o in others) == group], varied, kind))
+            for group in groups
+            for kind in kinds
+        ]
         panels.append(_panel(f"{network}, against {varied}", drawn, varied, log=False))
     legend = [Key(place, kind) for place, kind in enumerate(kinds)]
-    caption = "Theorem 1: squared error of controlled states and its bound, mean over perturbations"
+    caption = (
+        "Theorem 1: squared error of controlled states and its bound, mean over perturbations; a "
+        "line for each setting of the other two letters"
+    )
     return Figure(words.slug(f"{name}-theorem"), caption, panels, legend)
 
 
@@ -79,16 +88,18 @@ def _points(rows: Sequence[Line], x: str, y: str) -> Points:
     return sorted(found)
 
 
-def _panel(title: str, lines: Mapping[str, Points], across: str, log: bool) -> Panel:
-    points = [point for line in lines.values() for point in line]
+def _panel(title: str, lines: Sequence[tuple[str, Points]], across: str, log: bool) -> Panel:
+    points = [point for _, line in lines for point in line]
     xs = [x for x, _ in points] or [0.0, 1.0]
     ys = [y for _, y in points if y > 0] or [0.1, 1.0]
     low, high = (max(min(ys), max(ys) * 1e-6) / 2, max(ys) * 2) if log else (0.0, 1.1 * max(ys))
-    plot = Plot.of(title, (min(xs), max(xs)), (low, high), log_y=log, width=360, left=54)
+    plot = Plot.of(title, (min(xs), max(xs)), (low, high), log_y=log, left=52)
     plot.y_axis([(v, f"{v:.3g}") for v in (powers(low, high) if log else nice(low, high))], "")
     plot.x_axis([(v, f"{v:g}") for v in nice(min(xs), max(xs))], across)
     said = []
-    for series, (name, line) in enumerate(lines.items()):
+    names = list(dict.fromkeys(name for name, _ in lines))
+    for name, line in lines:
+        series = names.index(name)
         drawn = [(plot.x(x), plot.y(max(y, low))) for x, y in line]
         if drawn:
             plot.line(drawn, f"line s{series % SERIES}")

@@ -53,8 +53,8 @@ def _block(block: Block, folder: str, files: dict[str, bytes]) -> str:
         case Figure():
             name = f"{block.name}.svg"
             files[name] = standalone(block).encode()
-            alt = _inline(" ".join(panel.alt for panel in block.panels))
-            return f"![{alt}]({folder}/{name})\n\n{_inline(block.caption)}"
+            caption = _inline(block.caption)
+            return f"**{caption}**\n\n![{caption}]({folder}/{name})"
         case Pictures():
             return _pictures(block, folder, files)
 

@@ -90,7 +90,8 @@ def _summary(experiments: Sequence[Experiment]) -> list[Block]:
         Paragraph(
             "An oblivious attack is computed on the uncontrolled network, as all of the paper's "
             "are; an adaptive one knows of the control, and counts a sample as lost if either "
-            "finds a way. Only the adaptive figures say how robust a defence is."
+            "finds a way. A defence is worth what the adaptive figures leave of it; stronger "
+            "attacks may leave less."
         ),
     ]
     quick = [e.plan for e in experiments if e.sample]

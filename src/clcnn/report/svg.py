@@ -68,8 +68,8 @@ class Plot:
         x: tuple[float, float],
         y: tuple[float, float],
         *,
-        width: int = 340,
-        height: int = 240,
+        width: int = 300,
+        height: int = 220,
         log_x: bool = False,
         log_y: bool = False,
         left: int = 44,
@@ -94,7 +94,7 @@ class Plot:
         path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
         self.parts.append(f'<polyline points="{path}" class="{kind}"/>')
 
-    def x_axis(self, ticks: Sequence[tuple[float, str]], label: str, tilt: bool = False) -> None:
+    def x_axis(self, ticks: Sequence[tuple[float, str]], label: str) -> None:
         """Ticks below the area, and what is measured."""
         base = self.y.start
         self.line([(self.x.start, base), (self.x.end, base)], "axis")
@@ -105,11 +105,13 @@ class Plot:
         self.text((self.x.start + self.x.end) / 2, self.height - 6, label, "label", "middle")
 
     def y_axis(self, ticks: Sequence[tuple[float, str]], label: str) -> None:
-        """Ticks and thin lines across the area; what is measured stands below the title."""
+        """Ticks, thin lines across the area, and what is measured."""
         for value, words in ticks:
             at = self.y(value)
             self.line([(self.x.start, at), (self.x.end, at)], "grid")
             self.text(self.x.start - 6, at + 4, words, "tick", "end")
+        if not label:
+            return
         middle = (self.y.start + self.y.end) / 2
         self.parts.append(
             f'<text transform="translate(11 {number(middle)}) rotate(-90)" class="label" '
