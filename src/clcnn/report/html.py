@@ -74,31 +74,41 @@ def _block(block: Block) -> str:
 
 
 def _inline(text: str) -> str:
-    parts = [
-        f"<code>{escape(part)}</code>" if code else escape(part) for code, part in pieces(text)
-    ]
-    return "".join(parts)
+    return "".join(
+        # No line is broken between a number and its per cent.
+        f"<code>{escape(part)}</code>" if code else escape(part).replace(" %", "\u202f%")
+        for code, part in pieces(text)
+    )
 
 
 def _table(block: TableBlock) -> str:
+    """The widest heads of rows are lines of their own, so that a phone has room for values."""
+    banner = len(block.corner) > 1
+    width = len(block.corner) - banner + len(block.columns)
     body = []
     spans = _head_spans(block.rows)
     for row, lengths in zip(block.rows, spans, strict=True):
+        if banner and lengths[0]:
+            words = _inline(row.heads[0])
+            body.append(
+                f'<tr class="banner"><th scope="rowgroup" colspan="{width}">'
+                f"<span>{words}</span></th></tr>"
+            )
         heads = "".join(
             f'<th scope="row" rowspan="{length}" class="{_depth(depth, row)}">{_inline(head)}</th>'
             for depth, (head, length) in enumerate(zip(row.heads, lengths, strict=True))
-            if length
+            if length and depth >= banner
         )
         cells = "".join(f"<td>{_cell(cell)}</td>" for cell in row.cells)
-        starts = sum(1 for length in lengths if length)
         # The more heads begin in a row, the stronger the line above it.
+        starts = sum(1 for length in lengths[banner:] if length)
         body.append(f'<tr class="starts{starts}">{heads}{cells}</tr>')
     legend = "".join(f"<li>{_inline(line)}</li>" for line in block.legend)
     legend = f'<ul class="legend">{legend}</ul>' if legend else ""
     return (
         f'<figure class="table"><figcaption>{_inline(block.caption)}</figcaption>'
         f'<div class="scroll" tabindex="0" role="region" aria-label="table">'
-        f"<table><thead>{_table_head(block)}</thead>"
+        f"<table><thead>{_table_head(block, block.corner[banner:])}</thead>"
         f"<tbody>{''.join(body)}</tbody></table></div>{legend}</figure>"
     )
 
@@ -108,13 +118,13 @@ def _depth(depth: int, row: Row) -> str:
     return f"head{depth}" + (" last" if depth == len(row.heads) - 1 else "")
 
 
-def _table_head(block: TableBlock) -> str:
+def _table_head(block: TableBlock, corner_words: Sequence[str]) -> str:
     grouped = any(column.group for column in block.columns)
     deep = 2 if grouped else 1
     corner = "".join(
-        f'<th scope="col" rowspan="{deep}" class="{"last" if words is block.corner[-1] else ""}">'
+        f'<th scope="col" rowspan="{deep}" class="{"last" if words is corner_words[-1] else ""}">'
         f"{_inline(words)}</th>"
-        for words in block.corner
+        for words in corner_words
     )
     top, below = [], []
     for group, members in _groups(block.columns):

@@ -205,11 +205,11 @@ def _shortfall_table(group: Sequence[Shortfall]) -> TableBlock:
         if short.cell.note:
             printed.append(Span(f"⚠ {short.cell.note}", "remark"))
         lacking = Span(words.points(short.ours - short.cell.value), "down")
-        heads = (short.experiment, short.network, words.defence(short.defence), attack)
+        heads = (f"{short.experiment}, {short.network}", words.defence(short.defence), attack)
         rows.append(Row(heads, [spans, printed, [lacking]]))
     return TableBlock(
         caption=f"{words.several(len(rows), 'cell')} below the paper's",
-        corner=("table", "network", "defence", "attack"),
+        corner=("table and network", "defence", "attack"),
         columns=[Column("ours"), Column("paper"), Column("difference")],
         rows=rows,
     )
