@@ -4,8 +4,20 @@ from clcnn.cli.app import app, run
 from clcnn.cli.bench import bench
 from clcnn.cli.data import Data
 from clcnn.cli.evaluate import Bars
+from clcnn.cli.experiment import Experiment
 from clcnn.cli.report import report
 from clcnn.cli.train import Method, Network
 from clcnn.cli.tune import TuneSplit
 
-__all__ = ["Bars", "Data", "Method", "Network", "TuneSplit", "app", "bench", "report", "run"]
+__all__ = [
+    "Bars",
+    "Data",
+    "Experiment",
+    "Method",
+    "Network",
+    "TuneSplit",
+    "app",
+    "bench",
+    "report",
+    "run",
+]

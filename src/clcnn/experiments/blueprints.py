@@ -135,7 +135,7 @@ def present(
         except PlanError:
             missing.append(
                 f"found no weights called {name!r} (the package has: "
-                f"{', '.join(shelf.list()) or 'none'}); expected them for the rows of that network. "
+                f"{', '.join(shelf.list()) or 'none'}); expected them for that network's rows. "
                 f"Make them by `{networks[name]['train']}` and give their folder as --weights."
             )
     return there, missing

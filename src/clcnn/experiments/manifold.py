@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from clcnn.control import ControlledModule
+from clcnn.embeddings.base import Embedding
 from clcnn.evaluation.plan import Plan
 from clcnn.evaluation.runner import Bench, Cell, Watch
 from clcnn.evaluation.store import Store
@@ -53,9 +54,8 @@ class Growth:
 def growth(robust: ControlledModule, x: Tensor, x_eps: Tensor) -> Growth:
     """||r_t(x_eps,t) - r_t(x_t)|| and ||x_eps,t - x_t|| for t = 0 ... T-1, without control."""
     off, whole = [], []
-    for E, clean, moved in zip(
-        robust.embeddings, states(robust, x), states(robust, x_eps), strict=True
-    ):
+    embeddings = [E for E in robust.embeddings if isinstance(E, Embedding)]
+    for E, clean, moved in zip(embeddings, states(robust, x), states(robust, x_eps), strict=True):
         off.append((E.residual(moved) - E.residual(clean)).flatten(1).norm(dim=1))
         whole.append((moved - clean).flatten(1).norm(dim=1))
     return Growth(torch.stack(off, 1), torch.stack(whole, 1))
@@ -85,12 +85,12 @@ def run(plan: Plan, store: Store, workshop: Workshop, watch: Watch) -> Iterator[
 
 
 def _rows(bench: Bench, cell: Cell) -> Iterable[dict[str, str]]:
-    parts = []
+    entry, parts = cell.entry, []
+    robust = bench.defences.ready(bench.plan, entry.network, entry.defence).robust
+    assert robust is not None
     for number in range(len(cell.key.counts)):
-        chunk, defended, examples = bench.examples(cell, number)
-        assert defended.robust is not None
-        parts.append(growth(defended.robust, chunk.x, examples.x))
-    robust, entry = defended.robust, cell.entry
+        chunk, _, examples = bench.examples(cell, number)
+        parts.append(growth(robust, chunk.x, examples.x))
     off = torch.cat([part.off for part in parts]).double()
     whole = torch.cat([part.whole for part in parts]).double()
     n = len(off)

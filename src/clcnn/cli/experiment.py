@@ -1,0 +1,191 @@
+"""`clcnn experiment`: the paper's tables and figures, each by its name."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clcnn.cli.app import Root, app
+from clcnn.cli.evaluate import AsJson, Bars, Device, Quick, Threads, make_workshop, stopped
+
+if TYPE_CHECKING:
+    from clcnn.evaluation.store import Store
+    from clcnn.evaluation.workshop import Workshop
+    from clcnn.experiments.run import Outcome, Request
+
+
+class Experiment(StrEnum):
+    """What can be run."""
+
+    toy = "toy"
+    theory = "theory"
+    table1 = "table1"
+    manifold = "manifold"
+    adaptive = "adaptive"
+    table5 = "table5"
+    table3 = "table3"
+    table2 = "table2"
+    fashion = "fashion"
+    table4 = "table4"
+    literal = "literal"
+    all = "all"
+    tune = "tune"
+
+
+@app.command()
+def experiment(
+    name: Annotated[
+        Experiment,
+        typer.Argument(help="One of the paper's; all, by their worth; tune: choose settings."),
+    ],
+    store: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results.sqlite"),
+    csv: Annotated[
+        Path | None, typer.Option(help="The file to write [default: results/NAME.csv].")
+    ] = None,
+    choices: Annotated[Path, typer.Option(help="Where chosen settings lie.")] = Path(
+        "results/choices"
+    ),
+    quick: Quick = False,
+    most: Annotated[int | None, typer.Option(help="Images a cell at most.", min=1)] = None,
+    only: Annotated[
+        list[Experiment] | None, typer.Option(help="With tune: for these alone; repeat it.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="A folder with further NAME.safetensors.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.", min=0)] = None,
+    root: Root = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repeat an experiment of the paper. Example: clcnn experiment table1 --quick
+
+    Without --quick it needs settings that were chosen before: clcnn experiment tune. Repeat the
+    command to go on after a stop; run it twice at once to share the work.
+    """
+    from clcnn.evaluation import PlanError, Store
+    from clcnn.experiments.run import ORDER, Request
+
+    if csv is not None and name in (Experiment.all, Experiment.tune):
+        raise typer.BadParameter(f"--csv names one file, and {name} writes several.")
+    if only and name is not Experiment.tune:
+        raise typer.BadParameter("--only goes with tune.")
+    workshop = with_weights(make_workshop(root, device, threads), weights)
+    request = Request(quick, choices, most, seed)
+    failed: list[str] = []
+    try:
+        with Bars(quiet=as_json) as watch, Store(store) as opened:
+            if name is Experiment.tune:
+                _tune([str(one) for one in only or ()], opened, request, workshop, watch, as_json)
+                return
+            for each in ORDER if name is Experiment.all else (name.value,):
+                try:
+                    _run(each, opened, request, workshop, watch, csv, as_json)
+                except PlanError as error:
+                    if name is not Experiment.all:
+                        raise
+                    failed.append(f"{each}: {error}")
+                    watch.say(failed[-1])
+    except KeyboardInterrupt:
+        raise stopped(store) from None
+    for sentence in failed:
+        typer.echo(f"not run: {sentence}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def with_weights(workshop: Workshop, folder: Path | None) -> Workshop:
+    """The workshop with the networks of a folder: NAME.safetensors, NAME/NAME.safetensors."""
+    from clcnn.evaluation import PlanError, Workshop
+    from clcnn.models.weights import read_weights
+
+    if folder is None:
+        return workshop
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*/*.safetensors")])
+    found = {f.stem: f for f in files if f.parent == folder or f.parent.name == f.stem}
+    if not found:
+        raise PlanError(f"found no weights in {folder}; expected files NAME.safetensors.")
+    networks = {name: read_weights(file)[0] for name, file in found.items()}
+    return Workshop(workshop.root, workshop.device, networks)
+
+
+def _run(
+    name: str,
+    store: Store,
+    request: Request,
+    workshop: Workshop,
+    watch: Bars,
+    csv: Path | None,
+    as_json: bool,
+) -> None:
+    from clcnn.data.files import write_text
+    from clcnn.experiments.run import run
+
+    outcome = run(name, store, request, workshop=workshop, watch=watch)
+    file = csv or Path("results") / f"{outcome.name}.csv"
+    write_text(file, outcome.csv())
+    if as_json:
+        facts = {
+            "experiment": outcome.name,
+            "rows": outcome.rows,
+            "missing": outcome.missing,
+            "warnings": outcome.warnings,
+        }
+        typer.echo(json.dumps(facts))
+        return
+    show(outcome)
+    for sentence in outcome.warnings:
+        typer.echo(f"warning: {sentence}")
+    for sentence in outcome.missing:
+        typer.echo(f"missing: {sentence}")
+    typer.echo(f"written: {file}")
+
+
+def show(outcome: Outcome) -> None:
+    """The rows in columns."""
+    rows = [outcome.columns, *(tuple(row.values()) for row in outcome.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    typer.echo(outcome.name)
+    for cells in rows:
+        typer.echo("  ".join(text.ljust(w) for text, w in zip(cells, widths, strict=True)).rstrip())
+
+
+def _tune(
+    only: list[str],
+    store: Store,
+    request: Request,
+    workshop: Workshop,
+    watch: Bars,
+    as_json: bool,
+) -> None:
+    from clcnn.experiments import tuning
+
+    made = tuning.run(
+        only, store, request.choices, most=request.most, workshop=workshop, watch=watch
+    )
+    for task, choice in made:
+        best = choice.chosen
+        facts = {
+            "written": str(task.file),
+            "iterations": best.iterations,
+            "lr": best.lr,
+            "energy": best.energy,
+            "objective": best.objective,
+            "clean": best.clean,
+            "lost": best.lost,
+            "feasible": best.feasible,
+        }
+        if as_json:
+            typer.echo(json.dumps(facts))
+            continue
+        energy = "" if best.energy is None else f", {choice.grid.rule} {best.energy:g}"
+        typer.echo(
+            f"{task.file}: {best.iterations} iterations, lr {best.lr:g}{energy}; mean "
+            f"{100 * best.objective:.1f} %, clean {100 * best.clean:.1f} % on {choice.n} "
+            f"{choice.split} images" + ("" if best.feasible else "; loses too much clean accuracy")
+        )

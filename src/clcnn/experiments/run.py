@@ -1,0 +1,155 @@
+"""Run an experiment by its name: what it measured, as rows of a CSV file, and what it lacked."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clcnn.evaluation.plan import Plan
+from clcnn.evaluation.results import COLUMNS, Result, compare, warnings_of
+from clcnn.evaluation.runner import Silent, Watch
+from clcnn.evaluation.runner import run as run_plan
+from clcnn.evaluation.store import Store
+from clcnn.evaluation.workshop import Workshop
+from clcnn.experiments import figure2, manifold, theorem
+from clcnn.experiments.blueprints import blueprint, ready
+from clcnn.experiments.paper import DIFFERENCE
+
+ORDER = (
+    "toy",
+    "theory",
+    "table1",
+    "manifold",
+    "adaptive",
+    "table5",
+    "table3",
+    "table2",
+    "fashion",
+    "table4",
+    "literal",
+)
+"""All experiments: those of seconds first, then by their worth."""
+
+PLANS = tuple(name for name in ORDER if name not in ("toy", "theory"))
+"""The experiments that have a plan."""
+
+CHOICES = Path("results") / "choices"
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rows of one experiment, in percent where they are accuracies.
+
+    ``missing`` says which networks are not there, ``warnings`` what the evaluation flagged.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    missing: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def csv(self) -> str:
+        """As a CSV file."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=self.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+
+@dataclass(frozen=True)
+class Request:
+    """How experiments are run.
+
+    ``quick`` takes few images of the shipped sample and the settings stated in the plans, in place
+    of those in ``choices``. ``most`` bounds the images of a cell.
+    """
+
+    quick: bool = False
+    choices: Path = CHOICES
+    most: int | None = None
+    seed: int | None = None
+
+
+def run(
+    name: str,
+    store: Store,
+    request: Request | None = None,
+    *,
+    workshop: Workshop | None = None,
+    watch: Watch | None = None,
+) -> Outcome:
+    """Measure what the store does not hold yet of an experiment; return all of it."""
+    request = request or Request()
+    workshop, watch = workshop or Workshop(), watch or Silent()
+    label = f"{name}-quick" if request.quick else name
+    seed = request.seed or 0
+    if name == "toy":
+        return Outcome(label, figure2.COLUMNS, tuple(figure2.run(seed, request.quick)))
+    if name == "theory":
+        settings = theorem.Settings(seed=seed, samples=16 if request.quick else 64)
+        return Outcome(label, theorem.COLUMNS, tuple(theorem.run(settings)))
+    plan, missing = plan_of(name, request, workshop)
+    for sentence in missing:
+        watch.say(sentence)
+    if name == "manifold":
+        rows = tuple(manifold.run(plan, store, workshop, watch))
+        return Outcome(label, manifold.COLUMNS, rows, missing)
+    found = run_plan(plan, store, workshop=workshop, watch=watch)
+    signs = tuple(map(str, warnings_of(found)))
+    lines = [result.row() for result in found]
+    if name == "table3":
+        lines = differences(store, found) + lines
+    return Outcome(label, COLUMNS, tuple(lines), missing, signs)
+
+
+def plan_of(name: str, request: Request, workshop: Workshop) -> tuple[Plan, tuple[str, ...]]:
+    """The plan of an experiment as it is asked for, and the networks that it lacks."""
+    made = ready(
+        blueprint(name, quick=request.quick), workshop, request.choices, quick=request.quick
+    )
+    plan = made.plan
+    if request.seed is not None:
+        plan = replace(plan, seed=request.seed)
+    if request.most is not None:
+        entries = tuple(replace(e, n=min(e.n, request.most)) for e in plan.entries)
+        plan = replace(plan, entries=entries, chunk=min(plan.chunk, request.most))
+    return plan, made.missing
+
+
+def differences(
+    store: Store, found: Sequence[Result], first: str = "linear", second: str = "reactive"
+) -> list[Row]:
+    """``first`` minus ``second`` on the same images, in points, with the paired interval (Tango).
+
+    ``accuracy``, ``low`` and ``high`` are of the difference, ``seconds`` too.
+    """
+    others = {_place(result): result for result in found if result.defence == second}
+    rows = []
+    for result in found:
+        other = others.get(_place(result))
+        if result.defence != first or other is None or not (result.n and other.n):
+            continue
+        pair = compare(store, result, other)
+        rows.append(
+            {
+                **result.row(),
+                "defence": DIFFERENCE,
+                "n": str(pair.n),
+                "accuracy": f"{100 * pair.difference:.2f}",
+                "low": f"{100 * pair.low:.2f}",
+                "high": f"{100 * pair.high:.2f}",
+                "seconds": f"{result.seconds - other.seconds:.6f}",
+            }
+        )
+    return rows
+
+
+def _place(result: Result) -> tuple[str, str, float, str]:
+    return result.network, result.attack, result.eps, result.threat
