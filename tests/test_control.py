@@ -631,3 +631,52 @@ def test_samples_of_a_usual_cost_leave_early() -> None:
         robust.configure(solver=clcnn.Greedy()).leaving_early(clean)
     with pytest.raises(clcnn.SolveError, match="level"):
         robust.leaving_early(clean, level=95)
+
+
+@pytest.mark.parametrize("solver", [Greedy(), Greedy(c=0.3), Reactive(), PMP(iterations=2)])
+@pytest.mark.parametrize("name", ["mlp", "residual"])
+def test_a_call_gives_bitwise_the_logits_of_solve(name: str, solver: clcnn.Solver) -> None:
+    model = build(name)
+    robust = clcnn.control(
+        model, model.cuts, embedding=clcnn.LinearEmbedding(rank=2), solver=solver
+    ).fit(inputs(model, 40, seed=2))
+    x = inputs(model, 5)
+    assert torch.equal(robust(x), robust.solve(x).logits)
+    huge = x.clone()
+    huge[2] = 1e300  # its squares overflow, its control may as well
+    assert torch.equal(robust(huge), robust.solve(huge).logits)
+
+
+def test_a_policy_projects_once_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("mlp")
+    robust = clcnn.control(
+        model, model.cuts, embedding=clcnn.LinearEmbedding(rank=2), solver=Greedy()
+    ).fit(inputs(model, 40, seed=2))
+    calls = []
+    for name in ("residual", "energy"):
+        plain = getattr(clcnn.LinearEmbedding, name)
+        monkeypatch.setattr(
+            clcnn.LinearEmbedding,
+            name,
+            lambda self, x, name=name, plain=plain: (calls.append(name), plain(self, x))[1],
+        )
+    robust(inputs(model, 5))
+    assert calls == ["residual"] * len(model.cuts)
+
+
+def test_samples_within_the_tolerance_cost_one_forward_pass() -> None:
+    model = build("mlp")
+    robust = clcnn.control(
+        model, model.cuts, embedding=clcnn.LinearEmbedding(rank=2), solver=PMP(iterations=5)
+    ).fit(inputs(model, 40, seed=2))
+    x = inputs(model, 5)
+    J = robust.configure(solver=PMP(iterations=0)).solve(x).J
+    easy = robust.configure(solver=PMP(iterations=5, tolerance=float(J.max())))
+    seen = []
+    handle = model.hidden.register_forward_hook(lambda *_: seen.append(1))
+    solution = easy.solve(x)
+    handle.remove()
+    assert len(seen) == 1
+    assert torch.equal(solution.logits, model(x))
+    assert solution.statuses == [Status.TOLERANCE] * 5
+    assert not solution.steps.any()

@@ -166,29 +166,31 @@ class ControlledModule(nn.Module):
             )
         if self.grad == "unroll" and torch.is_grad_enabled() and x.requires_grad:
             return for_input_only(x, lambda leaf: self.solve(leaf, unroll=True).logits)
-        solution = self.solve(x)
         wanted = torch.is_grad_enabled() or has_tangent(x)
         if self.grad == "straight_through" and wanted and len(x):
+            solution = self.solve(x)
             with no_autocast(x):
                 return self._ready_dynamics().rollout(x, lambda t, state: state + solution.u[t])
-        return refuse_gradient(solution.logits, (x, *self.model.parameters()), self.grad)
+        logits = self._ready_solver(x).answer(self._ready_dynamics(), self.objective, x)
+        return refuse_gradient(logits, (x, *self.model.parameters()), self.grad)
 
     def solve(self, x: Tensor, *, unroll: bool = False) -> Solution:
         """The controls of x, their cost by cut, status, steps and logits, all per sample.
 
         With ``unroll`` the solution is differentiable with respect to x.
         """
+        solver = self._ready_solver(x)
+        return solver.solve(self._ready_dynamics(), self.objective, x, unroll=unroll)
+
+    def _ready_solver(self, x: Tensor) -> Solver:
+        """The solver, once it is sure that it can be asked about x."""
         if not self.is_fitted:
             raise FitError(
                 "the controlled network has not been fitted; expected .fit(clean data) before the "
                 "first call (or clcnn.load)."
             )
         check_input(x, self.input_shape, self.input_like)
-        dynamics = self._ready_dynamics()
-        solver = self.solver
-        if not isinstance(solver, Solver):
-            solver = combine(solver, dynamics.cuts)
-        return solver.solve(dynamics, self.objective, x, unroll=unroll)
+        return self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
 
     @property
     def objective(self) -> Objective:

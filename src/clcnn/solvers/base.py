@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, final
 
@@ -31,17 +33,22 @@ class Solver(ABC):
         """
         if len(x0) == 0:
             return _none_of(self.solve(dynamics, objective, _one_blank_sample(x0)))
-        require_finite(x0)
-        dynamics.check_mode()
-        with grad_mode(unroll), no_autocast(x0):
-            if not unroll:
-                x0 = x0.detach()
-            if x0.is_inference():
-                x0 = x0.clone()
-            return self._solve(Problem(dynamics, objective, x0, unroll))
+        with _ready(dynamics, x0, unroll) as inputs:
+            return self._solve(Problem(dynamics, objective, inputs, unroll))
+
+    @final
+    def answer(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Tensor:
+        """The logits that `solve` gives, without what only a `Solution` needs."""
+        if len(x0) == 0:
+            return self.solve(dynamics, objective, x0).logits
+        with _ready(dynamics, x0, unroll=False) as inputs:
+            return self._answer(Problem(dynamics, objective, inputs))
 
     @abstractmethod
     def _solve(self, problem: Problem) -> Solution: ...
+
+    def _answer(self, problem: Problem) -> Tensor:
+        return self._solve(problem).logits
 
     def settings(self) -> dict[str, Any]:
         """The settings as JSON values, with which an equal solver is made."""
@@ -61,8 +68,32 @@ class FeedbackSolver(Solver):
         done = problem.evaluate(self.policy(problem), with_logits=True)
         n, device = len(problem.x0), problem.x0.device
         status = torch.full((n,), Status.SOLVED, dtype=torch.int8, device=device)
+        status = status.masked_fill(~done.J_t.isfinite().all(1), Status.NONFINITE)
         steps = torch.ones(n, dtype=torch.int64, device=device)
-        return without_nonfinite(solution_from(done, status, steps), problem)
+        return without_nonfinite(solution_from(done, status, steps), problem, finite_cost=False)
+
+    @final
+    def _answer(self, problem: Problem) -> Tensor:
+        """As `_solve`, but no cut is scored: a policy does not ask for J."""
+        pi = self.policy(problem)
+
+        def steer(t: int, x: Tensor) -> Tensor:
+            u = pi(t, x)
+            return x if u is None else x + u
+
+        logits = problem.dynamics.rollout(problem.x0, steer)
+        return logits if logits.isfinite().all() else self._solve(problem).logits
+
+
+@contextmanager
+def _ready(dynamics: Dynamics, x0: Tensor, unroll: bool) -> Iterator[Tensor]:
+    """x0 checked, detached unless unrolled, and the grad mode that solving needs."""
+    require_finite(x0)
+    dynamics.check_mode()
+    with grad_mode(unroll), no_autocast(x0):
+        if not unroll:
+            x0 = x0.detach()
+        yield x0.clone() if x0.is_inference() else x0
 
 
 def solution_from(done: Evaluation, status: Tensor, steps: Tensor) -> Solution:
@@ -71,10 +102,16 @@ def solution_from(done: Evaluation, status: Tensor, steps: Tensor) -> Solution:
     return Solution(done.u, total_cost(done.J_t.unbind(1)), done.J_t, status, steps, done.logits)
 
 
-def without_nonfinite(solution: Solution, problem: Problem) -> Solution:
-    """Samples whose J or logits are not finite go back to no control, and their status says so."""
-    logits = solution.logits.reshape(len(solution.J), -1)
-    broken = ~(solution.J.isfinite() & logits.isfinite().all(1))
+def without_nonfinite(
+    solution: Solution, problem: Problem, *, finite_cost: bool = True
+) -> Solution:
+    """Samples whose logits are not finite go back to no control, and their status says so.
+
+    With ``finite_cost`` those whose J is not finite do so as well: an iterative solver went by it.
+    """
+    broken = ~solution.logits.reshape(len(solution.J), -1).isfinite().all(1)
+    if finite_cost:
+        broken |= ~solution.J.isfinite()
     if not broken.any():
         return solution
     index = broken.nonzero().squeeze(1)

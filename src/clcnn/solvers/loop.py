@@ -121,14 +121,25 @@ class IterativeSolver(Solver):
     @final
     def _solve(self, problem: Problem) -> Solution:
         whole, left = problem, list[Samples]()
+        answered: list[tuple[Samples, Tensor]] = []
         u: Controls | None = None
         samples: Samples | None = None
         memory: list[Memory] = [() for _ in range(problem.dynamics.T)]
         if self.start == "greedy" and self.iterations > 0:
             samples = _fresh(problem.evaluate(None))
             u = problem.evaluate(Greedy().policy(problem)).u
+        elif self.tolerance > 0 and self.iterations > 0:
+            # One plain pass answers samples that need no control; only the others pay for more.
+            plain = problem.evaluate(None, with_logits=True)
+            samples = _fresh(plain)
+            near = samples.best_J <= self.tolerance
+            if near.any():
+                assert plain.logits is not None
+                here, keep = _places(near), _places(~near)
+                answered.append((_ended(samples, Status.TOLERANCE).take(here), plain.logits[here]))
+                problem, samples = problem.take(keep), samples.take(keep)
         first_step = 0 if u is None else 1
-        for k in range(self.iterations):
+        for k in range(self.iterations if len(problem.x0) else 0):
             at, g = problem.gradient(u)
             samples = _fresh(at) if samples is None else samples.improved_by(at, k + first_step)
             finite = torch.stack([at.J_t.isfinite().all(1), *map(_finite, g)]).all(0)
@@ -144,12 +155,13 @@ class IterativeSolver(Solver):
             u, memory = self.step(problem, k, at, g, memory)
             samples = replace(samples, steps=samples.steps + 1)
         last_step = 0 if u is None else self.iterations + first_step
-        return _finish(whole, problem, left, samples, u, last_step, self.tolerance)
+        return _finish(whole, problem, answered, left, samples, u, last_step, self.tolerance)
 
 
 def _finish(
     whole: Problem,
     problem: Problem,
+    answered: list[tuple[Samples, Tensor]],
     left: list[Samples],
     samples: Samples | None,
     u: Controls | None,
@@ -157,7 +169,7 @@ def _finish(
     tolerance: float,
 ) -> Solution:
     """Score the last iterate with its logits; replay only samples whose best is older."""
-    groups: list[tuple[Samples, Tensor]] = []
+    groups = list(answered)
     if len(problem.x0):
         last = problem.evaluate(_replay(u), with_logits=True)
         samples = _fresh(last) if samples is None else samples.improved_by(last, last_step)
@@ -198,6 +210,10 @@ def _fresh(at: Evaluation) -> Samples:
     counts = torch.zeros(n, dtype=torch.int64, device=device)
     status = torch.full((n,), Status.ITERATIONS, dtype=torch.int8, device=device)
     return Samples(torch.arange(n, device=device), at.u, at.J_t, counts, counts, status)
+
+
+def _ended(samples: Samples, status: Status) -> Samples:
+    return replace(samples, status=torch.full_like(samples.status, status))
 
 
 def _replay(u: Controls | None) -> Policy | None:
