@@ -108,10 +108,9 @@ def _pictured(
     with Store(experiment.store, must_exist=True) as store:
         bench = Bench(plan, workshop, store.folder, _Telling(tell))
         cell = bench.cells()[0]
-        known = store.read("SELECT hash FROM cells WHERE id = ?", result.cell)[0][0]
         stored = _rows(store, result.cell)
         unhelped = _rows(store, subject.plain.cell)
-    samples, saved = _choose(stored, unhelped, count)
+    samples, saved = choose(stored, unhelped, count)
     chunk, defended, examples = bench.examples(cell, 0)
     robust = defended.robust
     if robust is None or robust.cuts[0] != "input":
@@ -134,19 +133,25 @@ def _pictured(
     ]
     caption = (
         f"{experiment.network(result)}, {words.defence(result.defence)}, "
-        f"{words.attack(result.attack)} at ε = {result.eps:g}/255: the first "
-        f"{words.several(saved, 'image')} that control sets right, and the first "
-        f"{len(samples) - saved} of the others. The control is drawn {MAGNIFIED:g} times as large "
-        "as it is, around grey."
+        f"{words.attack(result.attack)} at ε = {result.eps:g}/255: {_which(saved, len(samples))}. "
+        f"The control is drawn {MAGNIFIED:g} times as large as it is, around grey."
     )
     others = sum(a != stored[s][1] for a, s in zip(predicted, samples, strict=True))
-    if known != cell.key.hash or others:
+    if others:
         caption += (
-            " Code, weights or data are no longer those that the cell was measured with; "
-            f"{others} of {len(samples)} answers differ from the stored ones."
+            f" {others} of {len(samples)} answers differ from the stored ones: code, weights or "
+            "data are no longer those that the cell was measured with."
         )
     heads = ("input", "attacked", f"control × {MAGNIFIED:g}", "controlled")
     return Pictures(words.slug(f"pictures-{experiment.plan}"), caption, heads, pictures)
+
+
+def _which(saved: int, shown: int) -> str:
+    """By what rule the images were chosen."""
+    if not saved:
+        return "the first images of the first chunk, of which control sets none right"
+    first = f"the first {words.several(saved, 'image')} that control sets right"
+    return f"{first}, then the first {shown - saved} of the others" if shown > saved else first
 
 
 def replan(experiment: Experiment, result: Result) -> Plan:
@@ -194,7 +199,7 @@ def _rows(store: Store, cell: int) -> dict[int, tuple[int, int]]:
     return {sample: (label, predicted) for sample, label, predicted in rows}
 
 
-def _choose(
+def choose(
     controlled: Mapping[int, tuple[int, int]],
     plain: Mapping[int, tuple[int, int]],
     count: int,

@@ -1,0 +1,104 @@
+"""Small stores whose plans carry the names of the paper's tables."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from html.parser import HTMLParser
+from pathlib import Path
+
+from evaluation.tiny import TEXT, network, pictures, plan
+
+from clcnn.evaluation import Workshop, run
+
+BASE = (
+    TEXT.replace('name = "tiny"\n', "")
+    .replace('weights = "tiny"', 'weights = "resnet20-cifar10"')
+    .split("[[grid]]")[0]
+    + """
+[defences.reactive]
+cuts = ["input", "middle", "head"]
+embedding = { kind = "linear", energy = 0.8 }
+solver = { kind = "reactive" }
+fit = { images = 60 }
+
+[attacks.pgd]
+kind = "pgd"
+steps = 2
+"""
+)
+GRIDS = {
+    "table1": 'defences = ["none", "linear"]\nattacks = ["none", "fgsm", "pgd"]\neps = [2, 8]',
+    "table3": 'defences = ["linear", "reactive"]\nattacks = ["none", "fgsm", "pgd"]\neps = [8]',
+    "adaptive": 'defences = ["none", "linear"]\nattacks = ["fgsm"]\neps = [8]\n'
+    'threats = ["adaptive"]\nn = 10',
+}
+
+
+def workshop() -> Workshop:
+    images = {"train": pictures(80, 1), "heldout": pictures(40, 2), "test": pictures(40, 3)}
+    return Workshop(networks={"resnet20-cifar10": network()}, images={"mnist": images})
+
+
+def text(name: str, base: str = BASE) -> str:
+    return f'name = "{name}"\n{base}\n[[grid]]\n{GRIDS[name]}\n'
+
+
+def fill(store: Path, *names: str, base: str = BASE) -> Path:
+    """Measure plans into a store."""
+    for name in names:
+        run(plan(text(name, base), store.parent), store, workshop=workshop())
+    return store
+
+
+def change(store: Path, *statements: str) -> None:
+    """Run SQL on a store, behind its back."""
+    with closing(sqlite3.connect(store)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def read(store: Path, query: str, *values: object) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(store)) as connection:
+        return connection.execute(query, values).fetchall()
+
+
+class Page(HTMLParser):
+    """All tags, whether they nest, and the cells of every table by row."""
+
+    EMPTY = frozenset({"meta", "img", "br"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.text = ""
+        self._cell: list[str] | None = None
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self._cell = []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        if tag in ("td", "th") and self._cell is not None:
+            self.tables[-1][-1].append(" ".join("".join(self._cell).split()))
+            self._cell = None
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._cell is not None:
+            self._cell.append(data)

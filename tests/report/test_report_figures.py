@@ -1,0 +1,220 @@
+"""Figures and numbers behind them, each against a count of its own from the raw store."""
+
+from __future__ import annotations
+
+import io
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from evaluation.tiny import pictures
+from PIL import Image
+from report.made import read, workshop
+
+from clcnn.evaluation import Grid, Store, tune
+from clcnn.evaluation.defence import Defence, Fit
+from clcnn.evaluation.plan import Network
+from clcnn.experiments import manifold, theorem
+from clcnn.report import Document, ReportError, make_report
+from clcnn.report.blocks import Details, Figure, Key, Panel, Paragraph, Pictures, TableBlock
+from clcnn.report.costs import costs
+from clcnn.report.files import file_blocks
+from clcnn.report.gather import gather
+from clcnn.report.pictures import choose, replan
+from clcnn.report.png import to_png
+from clcnn.report.svg import Scale, nice, powers, standalone
+from clcnn.report.tuning import tuning_blocks
+
+
+def figure(document: Document, name: str) -> Figure:
+    return next(b for b in document.blocks if isinstance(b, Figure) and b.name == name)
+
+
+def test_scales() -> None:
+    assert Scale(0, 10, 100, 0)(2.5) == 75
+    assert Scale(1, 100, 0, 50, log=True)(10) == pytest.approx(25)
+    assert Scale(3, 3, 7, 9)(3) == 7
+    assert nice(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert nice(0.87, 0.93) == pytest.approx([0.88, 0.9, 0.92])
+    assert powers(0.5, 200) == [1, 10, 100]
+
+
+def test_residuals_are_the_quartiles_of_the_samples(shared: Path) -> None:
+    experiment = next(e for e in gather([shared]) if e.name == "table1")
+    cell = next(
+        r.cell for r in experiment.results if (r.defence, r.attack, r.eps) == ("linear", "pgd", 8.0)
+    )
+    rows = read(shared, "SELECT before, after FROM samples WHERE cell = ?", cell)
+    before, after = (
+        np.stack([np.frombuffer(row[k], "<f4") for row in rows]).astype(float) for k in (0, 1)
+    )
+    found = experiment.residuals[cell]
+    assert found.n == 20
+    np.testing.assert_allclose(found.before, np.percentile(before, [25, 50, 75], axis=0))
+    np.testing.assert_allclose(found.after, np.percentile(after, [25, 50, 75], axis=0))
+    uncontrolled = [r.cell for r in experiment.results if r.defence == "none"]
+    assert not set(uncontrolled) & set(experiment.residuals)
+
+
+def test_the_residual_figure_names_the_cuts(document: Document) -> None:
+    drawn = figure(document, "residuals-table1-resnet20-cifar10-linear")
+    assert [key.label for key in drawn.legend] == ["clean", "FGSM, ε = 8", "PGD, ε = 8"]
+    assert all(cut in drawn.panels[0].body for cut in ("input", "middle", "head"))
+
+
+def test_accuracy_against_epsilon_says_what_is_stored(shared: Path, document: Document) -> None:
+    drawn = figure(document, "table1-resnet20-cifar10-accuracy")
+    stored = read(
+        shared,
+        "SELECT 100 * avg(correct), eps FROM samples JOIN entries USING (cell) "
+        "WHERE plan = 'table1' AND defence = 'linear' AND attack IN ('none', 'pgd') "
+        "GROUP BY attack, eps ORDER BY eps",
+    )
+    words = ", ".join(f"{accuracy:.1f} at {eps:g}" for accuracy, eps in stored)
+    assert f"CLC-NN, linear, oblivious: {words}." in drawn.panels[1].alt
+    assert "dashed" in drawn.panels[0].body  # the adaptive cells of the other plan
+    assert "dashed" not in drawn.panels[1].body
+
+
+def test_the_trade_off_takes_the_worst_attack(shared: Path, document: Document) -> None:
+    drawn = figure(document, "trade-off")
+    rows = read(
+        shared,
+        "SELECT attack, 100 * avg(correct) FROM samples JOIN entries USING (cell) "
+        "WHERE plan = 'table1' AND defence = 'linear' AND eps IN (0, 8) GROUP BY attack",
+    )
+    accuracy = dict(rows)
+    worst = min(accuracy["fgsm"], accuracy["pgd"])
+    words = f"CLC-NN, linear: clean {accuracy['none']:.1f}, {worst:.1f} under"
+    assert words in drawn.panels[0].alt
+
+
+def test_costs_are_medians_over_cells(shared: Path) -> None:
+    rows = read(
+        shared,
+        "SELECT DISTINCT cell, number, count, plain_seconds, "
+        "(SELECT avg(seconds) FROM samples WHERE samples.cell = chunks.cell "
+        "AND samples.chunk = chunks.number) FROM chunks JOIN entries USING (cell) "
+        "WHERE defence = 'linear'",
+    )
+    by_cell: dict[object, list[float]] = {}
+    for cell, _, count, plain, seconds in rows:
+        by_cell.setdefault(cell, []).append(count * seconds / plain)
+    middles = [sorted(values)[len(values) // 2] for values in by_cell.values()]
+    found = next(c for c in costs(gather([shared])) if c.defence == "linear")
+    assert found.middle == pytest.approx(statistics.median(middles))
+    assert len(found.multiples) == len(middles)
+
+
+def test_pictures_are_the_images(shared: Path, document: Document) -> None:
+    shown = next(b for b in document.blocks if isinstance(b, Pictures))
+    assert shown.heads == ("input", "attacked", "control × 10", "controlled")
+    assert len(shown.rows) == 6
+    assert "differ from the stored" not in shown.caption
+    everything = (pictures(40, 3)[0] * 255).round()
+    for row in shown.rows:
+        x, x_adv, u, z = (
+            torch.from_numpy(np.array(Image.open(io.BytesIO(p.png)))).float() for p in row
+        )
+        assert (everything[:, 0] == x).flatten(1).all(1).any()
+        assert 0 < (x_adv - x).abs().max() <= 8 + 1
+        inside = (u > 0) & (u < 255) & (z > 0) & (z < 255)
+        assert ((z - x_adv) - (u - 127.5) / 10)[inside].abs().max() <= 1.2
+
+
+def test_pictures_are_chosen_from_both_sides() -> None:
+    # label 1 throughout; control sets 0, 2, 4, 6 and 8 right, and harms 9
+    plain = {k: (1, 0 if k % 2 == 0 else 1) for k in range(10)}
+    controlled = dict.fromkeys(range(9), (1, 1)) | {9: (1, 0)}
+    assert choose(controlled, plain, 6) == ([0, 2, 4, 6, 1, 3], 4)
+    assert choose(controlled, plain, 1) == ([0], 1)
+    assert choose(controlled, dict.fromkeys(range(10), (1, 1)), 3) == ([0, 1, 2], 0)
+    assert choose({0: (1, 1), 2: (1, 1)}, plain, 6) == ([0, 2], 2)
+    with pytest.raises(ReportError, match="not measured both with and without"):
+        choose(controlled, {}, 3)
+
+
+def test_a_plan_comes_back_from_its_manifest(shared: Path) -> None:
+    from clcnn.evaluation.runner import Bench, Silent
+
+    experiment = next(e for e in gather([shared]) if e.name == "table1")
+    result = next(r for r in experiment.results if (r.defence, r.attack) == ("linear", "pgd"))
+    bench = Bench(replan(experiment, result), workshop(), shared.parent, Silent())
+    stored = read(shared, "SELECT hash FROM cells WHERE id = ?", result.cell)[0][0]
+    assert bench.cells()[0].key.hash == stored
+
+
+def test_without_data_the_page_says_why_there_are_no_pictures(shared: Path) -> None:
+    blocks = make_report([shared]).blocks
+    texts = [b.text for b in blocks if isinstance(b, Paragraph)]
+    assert any(text.startswith("No pictures: ") for text in texts)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_png(channels: int) -> None:
+    image = torch.rand(channels, 5, 7)
+    back = torch.from_numpy(np.array(Image.open(io.BytesIO(to_png(image)))))
+    back = back[None] if channels == 1 else back.permute(2, 0, 1)
+    assert torch.equal(back, (image * 255).round().byte())
+    with pytest.raises(ReportError, match="2 channels"):
+        to_png(torch.rand(2, 4, 4))
+
+
+def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
+    grid = Grid(iterations=(1, 2), lr=(0.05, 0.1), energy=(0.8,), eps=(8.0,))
+    with Store(tmp_path / "t.sqlite") as store:
+        choice = tune(
+            Network("resnet20-cifar10", "mnist"),
+            store,
+            defence=Defence(cuts=("input", "head"), fit=Fit(60)),
+            grid=grid,
+            n=8,
+            chunk=8,
+            workshop=workshop(),
+        )
+    experiment = gather([tmp_path / "t.sqlite"])[0]
+    assert experiment.is_tuning
+    lead, drawn, table = tuning_blocks(experiment)
+    assert isinstance(lead, Paragraph)
+    assert "4 points of 4" in lead.text
+    assert isinstance(drawn, Figure)
+    best = choice.chosen
+    settings = f"energy 0.8, lr {best.lr:g}, {best.iterations} iterations"
+    assert drawn.panels[0].alt.endswith(f"the choice: {settings}.")
+    assert isinstance(table, TableBlock)
+    assert table.rows[0].heads == (settings,)
+
+
+def test_growth_and_theorem_are_drawn(tmp_path: Path) -> None:
+    rows = [
+        [str(v) for v in ("net", "linear", "manifold", 8, t, cut, 9, 5, n, n, n, n, n, n, p)]
+        for t, (cut, n, p) in enumerate([("input", 0, 0), ("head", 0.5, 0.016)])
+    ]
+    path = tmp_path / "manifold.csv"
+    path.write_text("\n".join(",".join(r) for r in [list(manifold.COLUMNS), *rows]) + "\n")
+    _, drawn, table = file_blocks(path)
+    assert isinstance(drawn, Figure)
+    assert (
+        "the paper: 0, 0.016. net, CLC-NN, linear, Manifold, ε = 8: 0, 0.5." in drawn.panels[0].alt
+    )
+    assert isinstance(table, TableBlock)
+    settings = theorem.Settings(depth=3, width=8, rank=2, samples=4)
+    lines = [
+        list(theorem.COLUMNS),
+        *([r[c] for c in theorem.COLUMNS] for r in theorem.run(settings)),
+    ]
+    path = tmp_path / "theory.csv"
+    path.write_text("\n".join(",".join(line) for line in lines) + "\n")
+    _, drawn, table = file_blocks(path)
+    assert isinstance(drawn, Figure)
+    assert len(drawn.panels) == 6
+    assert isinstance(table, Details)
+
+
+def test_a_legend_breaks_into_lines() -> None:
+    keys = [Key(k, "a name that is rather long") for k in range(5)]
+    text = standalone(Figure("x", "x", [Panel(300, 100, "", "nothing")], keys))
+    assert text.count("a name that is rather long") == 5
+    assert 'height="' + str(10 + 108 + 5 * 20 + 8) in text

@@ -1,0 +1,267 @@
+"""The page: whole, self-contained, the same every time, and true to the store."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from report.made import BASE, Page, change, fill, read
+
+from clcnn.report import (
+    Document,
+    make_report,
+    to_html,
+    to_markdown,
+    write_html,
+    write_markdown,
+)
+from clcnn.report.blocks import Figure, TableBlock
+from clcnn.report.gather import gather
+from clcnn.report.layout import Pool
+from clcnn.report.svg import standalone
+
+
+@pytest.fixture(scope="module")
+def page(document: Document) -> Page:
+    return Page(to_html(document))
+
+
+def test_tags_nest_and_nothing_comes_from_elsewhere(page: Page) -> None:
+    assert page.open == []
+    assert {"script", "link", "iframe", "object"}.isdisjoint(tag for tag, _ in page.tags)
+    addresses = [a[k] for _, a in page.tags for k in ("src", "href") if k in a]
+    assert addresses
+    assert all(str(a).startswith(("#", "data:image/png;base64,")) for a in addresses)
+    anchors = {a["id"] for _, a in page.tags if "id" in a}
+    links = {str(a)[1:] for a in addresses if str(a).startswith("#")}
+    assert links <= anchors
+    style = "".join(re.findall("<style>.*?</style>", to_html(Document("empty")), re.S))
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_every_section_is_there(page: Page) -> None:
+    for anchor in (
+        "warnings",
+        "table1",
+        "table3",
+        "adaptive",
+        "shortfalls",
+        "trade-off",
+        "residuals",
+        "pictures",
+        "cost",
+        "manifest",
+    ):
+        assert anchor in {a.get("id") for _, a in page.tags}, anchor
+    assert "No pictures" not in page.text
+
+
+def test_a_cell_is_what_the_samples_say(shared: Path, page: Page) -> None:
+    right, n = read(
+        shared,
+        "SELECT sum(correct), count(*) FROM samples JOIN entries USING (cell) "
+        "WHERE plan = 'table1' AND defence = 'linear' AND attack = 'fgsm' AND eps = 8",
+    )[0]
+    # Wilson's interval as the roots of (p - share)^2 = z^2 p (1 - p) / n.
+    share, z = right / n, 1.959964
+    a, b, c = 1 + z * z / n, -(2 * share + z * z / n), share**2
+    root = math.sqrt(b * b - 4 * a * c)
+    low, high = (-b - root) / (2 * a), (-b + root) / (2 * a)
+    heads = page.tables[0][:2]
+    assert heads[0][:4] == ["ε/255", "defence", "None", "Manifold"]
+    assert heads[1] == ["oblivious", "adaptive"]  # FGSM's: the other plan's cell stands beside it
+    eight = next(k for k, row in enumerate(page.tables[0]) if row[0] == "8")
+    cell = page.tables[0][eight + 1][3]
+    assert page.tables[0][eight + 1][0] == "CLC-NN, linear"
+    assert cell.startswith(f"{100 * share:.1f}")
+    assert f"{100 * low:.1f}–{100 * high:.1f}" in cell
+    assert "paper 20" in cell
+    assert "n = 20 where a cell says no other" in page.text
+
+
+def test_both_threats_stand_side_by_side(shared: Path, page: Page) -> None:
+    accuracy = read(
+        shared,
+        "SELECT 100.0 * avg(correct), count(*) FROM samples JOIN entries USING (cell) "
+        "WHERE plan = 'adaptive' AND defence = 'linear'",
+    )[0]
+    assert accuracy[1] == 10
+    eight = next(k for k, row in enumerate(page.tables[0]) if row[0] == "8")
+    cell = page.tables[0][eight + 1][4]
+    assert cell.startswith(f"{accuracy[0]:.1f}")
+    assert cell.endswith("n = 10")
+    assert "paper" not in cell
+
+
+def test_other_settings_are_never_set_side_by_side(tmp_path: Path) -> None:
+    store = fill(tmp_path / "s.sqlite", "table1")
+    fill(store, "adaptive", base=BASE.replace("lr = 0.05", "lr = 0.06"))
+    table1, adaptive = sorted(gather([store]), key=lambda e: e.name == "adaptive")
+    pool = Pool([table1, adaptive])
+    beside = {
+        r.defence: pool.beside(table1, r, "adaptive")
+        for r in table1.results
+        if (r.attack, r.eps) == ("fgsm", 8.0)
+    }
+    assert beside["none"] is not None
+    assert beside["linear"] is None
+
+
+def test_paper_rows_that_no_plan_has_are_shown(page: Page) -> None:
+    table = page.tables[0]
+    assert ["4", "no control"] in [row[:2] for row in table]
+    assert any(cell == "not measured paper 82" for row in table for cell in row)
+    assert "Open: the paper's CIFAR-100 rows" in page.text
+    assert any("open paper 69" in row for row in page.tables[1])
+
+
+def test_the_same_store_gives_the_same_bytes(
+    shared: Path, document: Document, tmp_path: Path
+) -> None:
+    code = (
+        "import sys; from report.made import workshop; from clcnn.report import *\n"
+        "made = make_report([sys.argv[1]], workshop=workshop())\n"
+        "write_html(made, 'r.html'); write_markdown(made, 'r.md')"
+    )
+    here, there = tmp_path / "here", tmp_path / "there"
+    there.mkdir()
+    write_html(document, here / "r.html")
+    written = [here / "r.html", *write_markdown(document, here / "r.md")]
+    tests = str(Path(__file__).parent.parent)
+    subprocess.run(
+        [sys.executable, "-c", code, str(shared)],
+        check=True,
+        cwd=there,
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": tests, "OMP_NUM_THREADS": "1"},
+    )
+    assert len(written) > 10
+    assert {p.relative_to(there) for p in there.rglob("*") if p.is_file()} == {
+        p.relative_to(here) for p in written
+    }
+    for path in written:
+        assert path.read_bytes() == (there / path.relative_to(here)).read_bytes(), path.name
+
+
+def test_markdown_has_the_same_figures_and_its_files(document: Document, tmp_path: Path) -> None:
+    written = write_markdown(document, tmp_path / "r.md")
+    text = (tmp_path / "r.md").read_text()
+    named = set(re.findall(r'(?:\(|src=")(r-figures/[^)"]+)', text))
+    assert named == {str(p.relative_to(tmp_path)) for p in written[1:]}
+    for path in written[1:]:
+        if path.suffix == ".svg":
+            ElementTree.fromstring(path.read_text())
+    rows = [line for line in text.splitlines() if line.startswith("| resnet20-cifar10 | 8 |")]
+    values = [re.sub(r"<br>|\*\*", " ", cell).split() for cell in rows[1].strip("|").split("|")]
+    page = Page(to_html(document))
+    eight = next(k for k, row in enumerate(page.tables[0]) if row[0] == "8")
+    assert [" ".join(v) for v in values[3:]] == page.tables[0][eight + 1][1:]
+
+
+def test_tables_of_markdown_are_even(document: Document) -> None:
+    text, _ = to_markdown(document, "figures")
+    for block in text.split("\n\n"):
+        if block.startswith("|"):
+            bars = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+            assert len(bars) == 1, block
+
+
+def test_incomplete_cells_are_shown_as_such(store: Path) -> None:
+    cell, other = (
+        read(
+            store,
+            "SELECT cell FROM entries WHERE plan = 'table1' AND defence = 'linear' AND attack = ? "
+            "AND eps = ?",
+            *key,
+        )[0][0]
+        for key in (("fgsm", 2), ("pgd", 2))
+    )
+    change(
+        store,
+        f"DELETE FROM samples WHERE cell = {cell} AND chunk = 2",
+        f"UPDATE chunks SET done = 0 WHERE cell = {cell} AND number = 2",
+        f"DELETE FROM samples WHERE cell = {other}",
+        f"UPDATE chunks SET done = 0 WHERE cell = {other}",
+    )
+    page = Page(to_html(make_report([store], pictures=0)))
+    two = next(k for k, row in enumerate(page.tables[0]) if row[0] == "2")
+    linear = page.tables[0][two + 1]
+    assert "n = 16 so far, of 20" in linear[3]
+    assert "▼" not in linear[3]
+    assert linear[5] == "0 of 20 paper 50"
+    assert "2 cells are not complete" in page.text
+    assert "table1: tiny, linear, pgd, eps 2, oblivious: 0 of 20" in page.text
+    shortfalls = [row for table in page.tables for row in table if "PGD, ε = 2" in row]
+    assert not shortfalls
+
+
+def test_all_that_a_store_says_is_escaped(store: Path) -> None:
+    bad = "<script>alert(1)</script>|a_b*c `x"
+    change(
+        store,
+        f"UPDATE entries SET attack = '{bad}' WHERE attack = 'pgd'",
+        f"UPDATE entries SET defence = '{bad}' WHERE plan = 'table3' AND defence = 'reactive'",
+        f"INSERT INTO findings SELECT min(cell), '{bad}', '{bad}' FROM entries",
+        "UPDATE runs SET manifest = replace(manifest, 'x86_64', '<script>') ",
+    )
+    document = make_report([store], pictures=0)
+    text = to_html(document)
+    page = Page(text)
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert "<script" not in text
+    assert bad in page.text
+    marked, files = to_markdown(document, "figures")
+    outside = re.sub(r"```.*?```|(?<!\\)`[^`]*`", "", marked, flags=re.S)
+    assert not re.search(r"(?<!\\)<script", outside)
+    for name, content in files.items():
+        assert b"<script" not in content, name
+
+
+def test_warnings_stand_on_top(store: Path) -> None:
+    change(store, "INSERT INTO findings SELECT min(cell), 'zero gradients', 'None.' FROM entries")
+    document = make_report([store], pictures=0)
+    text = to_html(document)
+    assert 0 < text.index("zero gradients (1 place): None.") < text.index('id="table1"')
+    clean = "The evaluation found no sign"
+    assert clean not in text
+
+
+def test_each_figure_can_be_read_by_others(document: Document) -> None:
+    figures = [b for b in document.blocks if isinstance(b, Figure)]
+    assert len(figures) >= 5
+    assert len({figure.name for figure in figures}) == len(figures)
+    for figure in figures:
+        root = ElementTree.fromstring(standalone(figure))
+        assert root.attrib["role"] == "img"
+        numbers = re.findall(r"-?\d+\.?\d*", " ".join(e.get("points", "") for e in root.iter()))
+        assert all(math.isfinite(float(v)) and abs(float(v)) < 2000 for v in numbers)
+
+
+def test_the_manifest_is_whole(shared: Path, page: Page) -> None:
+    stored = read(shared, "SELECT manifest, started FROM runs")
+    for manifest, started in stored:
+        fingerprint = re.search(r'"weights": \{"tiny": "([0-9a-f]+)"', str(manifest))
+        assert fingerprint is not None
+        assert fingerprint[1] in page.text
+        assert str(started) in page.text
+
+
+def test_several_stores_and_the_same_plan_twice(shared: Path, tmp_path: Path) -> None:
+    other = fill(tmp_path / "other.sqlite", "table1")
+    document = make_report([shared, other, shared], pictures=0)
+    page = Page(to_html(document))
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    assert {"table1-s", "table1-other"} <= set(ids)
+    tables = [b for b in document.blocks if isinstance(b, TableBlock)]
+    assert sum("ResNet-20 from standard training" in t.caption for t in tables) == 2
+
+
+def test_folders_are_made(document: Document, tmp_path: Path) -> None:
+    write_html(document, tmp_path / "deep" / "r.html")
+    assert (tmp_path / "deep" / "r.html").read_text() == to_html(document)

@@ -1,0 +1,200 @@
+"""Ours beside the paper's: marks, differences, shortfalls, reasons; errors; the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from report.made import Page, change, read
+
+from clcnn import cli
+from clcnn.evaluation import Store, StoreError
+from clcnn.report import Document, ReportError, make_report, to_html, write_markdown
+from clcnn.report.against import shortfalls, verdict
+from clcnn.report.gather import gather
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "printed", "expected"),
+    [
+        (50.0, 54.0, 52, "within"),
+        (52.4, 54.0, 52, "within"),  # 52 may be 52.5
+        (52.6, 54.0, 52, "above"),
+        (48.0, 51.6, 52, "within"),
+        (48.0, 51.4, 52, "below"),
+        (0.0, 0.3, 0, "within"),
+        (-3.0, -1.0, 25, "below"),
+    ],
+)
+def test_a_difference_is_real_outside_of_interval_and_rounding(
+    low: float, high: float, printed: float, expected: str
+) -> None:
+    assert verdict(low, high, printed) == expected
+
+
+def test_differences_are_paired(shared: Path, document: Document) -> None:
+    rows = read(
+        shared,
+        "SELECT a.correct, b.correct FROM samples a JOIN samples b ON a.sample = b.sample "
+        "JOIN entries e ON e.cell = a.cell JOIN entries f ON f.cell = b.cell "
+        "WHERE e.plan = 'table3' AND f.plan = 'table3' AND e.defence = 'linear' "
+        "AND f.defence = 'reactive' AND e.attack = 'pgd' AND f.attack = 'pgd'",
+    )
+    assert len(rows) == 20
+    difference = 100 * sum(int(a) - int(b) for a, b in rows) / len(rows)
+    page = Page(to_html(document))
+    table = next(t for t in page.tables if t[0][:2] == ["ε/255", "None"] and len(t) == 5)
+    eight = next(row for row in table if row[0] == "8")
+    shown = f"{difference:+.1f}".replace("-", "−") if difference else "0.0"
+    assert eight[4].startswith(shown)
+    assert "paper +25 ⚠" in eight[4]
+    assert "it implies an accuracy of the reactive defence of -14" in page.text
+    assert next(row for row in table if row[0] == "2")[4].endswith("not measured paper +43")
+
+
+@pytest.fixture
+def short(store: Path) -> Path:
+    """A store in which every third answer of the linear defence, and every one at 2, is wrong."""
+    change(
+        store,
+        "UPDATE samples SET correct = 0 WHERE sample % 3 = 0 AND cell IN "
+        "(SELECT cell FROM entries WHERE defence = 'linear')",
+        "UPDATE samples SET correct = 0 WHERE cell IN (SELECT cell FROM entries WHERE eps = 2)",
+    )
+    return store
+
+
+def test_shortfalls_are_the_cells_marked_so(short: Path) -> None:
+    found = shortfalls([e for e in gather([short]) if e.name == "table1"])
+    keys = {(s.defence, s.attack, s.eps) for s in found}
+    # Of 20 answers at 2 none is right: at most 16 %, below the paper's 56 and 50. On clean images
+    # two thirds are: at most 85 %, below 88. Without control the paper has 21 and 0 at 2, but a
+    # lower figure there is a stronger attack.
+    assert keys == {("linear", "none", 0.0), ("linear", "fgsm", 2.0), ("linear", "pgd", 2.0)}
+    page = Page(to_html(make_report([short], pictures=0)))
+    marked = {
+        (row[-7], column)
+        for row in page.tables[0]
+        for column, cell in enumerate(row[-7:])
+        if "▼" in cell
+    }
+    defence, clean, fgsm, pgd = "CLC-NN, linear", 1, 3, 5
+    assert marked >= {(defence, clean), (defence, fgsm), (defence, pgd), ("no control", fgsm)}
+    rows = next(t for t in page.tables if t[0][-3:] == ["ours", "paper", "difference"])
+    assert [row[-4] for row in rows[2:5]] == ["None", "FGSM, ε = 2", "PGD, ε = 2"]
+    assert rows[3][-3:] == ["0.0 0.0–16.1, n = 20", "56", "−56.0"]
+
+
+NOTE = """
+[[why]]
+experiment = "table1"
+attack = ["pgd", "fgsm", "none"]
+command = "clcnn evaluate plan.toml"
+text = "Too few pixels: {table1 / tiny / linear / none / 0 / none}."
+"""
+
+
+def test_notes_explain_shortfalls_with_stored_figures(short: Path, tmp_path: Path) -> None:
+    path = tmp_path / "notes.toml"
+    path.write_text(NOTE)
+    page = Page(to_html(make_report([short], notes=path, pictures=0)))
+    right, n = read(
+        short,
+        "SELECT sum(correct), count(*) FROM samples JOIN entries USING (cell) "
+        "WHERE plan = 'table1' AND defence = 'linear' AND attack = 'none'",
+    )[0]
+    text = page.text.replace("\u202f", " ")
+    assert f"Too few pixels: {100 * right / n:.1f} % (" in text
+    assert "Measured by clcnn evaluate plan.toml." in text
+    path.write_text(NOTE.replace('"table1"', '"table4"'))
+    page = Page(to_html(make_report([short], notes=path, pictures=0)))
+    assert "Too few pixels" not in page.text
+    assert "not measured yet: no note explains them" in page.text
+
+
+@pytest.mark.parametrize(
+    ("swapped", "words"),
+    [
+        (("table1 / tiny", "table9 / tiny"), "expected a measured cell of one of the stores"),
+        (("{table1 / tiny / linear", "{linear"), "expected a cell: {plan / network"),
+        (('command = "clcnn evaluate plan.toml"', ""), "command: found nothing"),
+        (("attack =", "atack ="), "Did you mean 'attack'"),
+        (("[[why]]", "[[wy]]"), "Did you mean 'why'"),
+        (("[[why]]", "[why"), "is no TOML file"),
+    ],
+)
+def test_wrong_notes_are_refused(
+    shared: Path, tmp_path: Path, swapped: tuple[str, str], words: str
+) -> None:
+    path = tmp_path / "notes.toml"
+    path.write_text(NOTE.replace(*swapped))
+    with pytest.raises(ReportError, match=words.replace("{", r"\{")):
+        make_report([shared], notes=path, pictures=0)
+
+
+def test_stores_that_cannot_be_used(tmp_path: Path, shared: Path) -> None:
+    with pytest.raises(ReportError, match="found no store; expected at least one"):
+        make_report([])
+    with pytest.raises(StoreError, match=r"there is no store .*gone.sqlite. Run `clcnn evaluate"):
+        make_report([tmp_path / "gone.sqlite"])
+    assert not (tmp_path / "gone.sqlite").exists()
+    (tmp_path / "text").write_text("hello, hello, hello")
+    with pytest.raises(StoreError, match="is no SQLite file; expected a store"):
+        make_report([tmp_path / "text"])
+    (tmp_path / "empty").touch()
+    with pytest.raises(ReportError, match="is empty; expected a store"):
+        make_report([tmp_path / "empty"])
+    assert (tmp_path / "empty").stat().st_size == 0
+    Store(tmp_path / "fresh.sqlite").close()
+    with pytest.raises(ReportError, match="a store with no results; expected at least one cell"):
+        make_report([shared, tmp_path / "fresh.sqlite"])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "there is no file"),
+        ("", "has no rows"),
+        ("a,b\n", "has no rows"),
+        ("a,b\n1,2\n3\n", "line 3: found 1 values; expected 2"),
+        ("a,b\n\xff\n", "is no CSV file"),
+    ],
+)
+def test_csv_files_that_cannot_be_used(
+    shared: Path, tmp_path: Path, content: str | None, words: str
+) -> None:
+    path = tmp_path / "t.csv"
+    if content is not None:
+        path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(ReportError, match=words):
+        make_report([shared], tables_of=[path], pictures=0)
+
+
+def test_markdown_needs_a_plain_name(document: Document, tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="expected letters, digits"):
+        write_markdown(document, tmp_path / "a (b).md")
+
+
+def test_the_command(
+    shared: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["report", "--help"]) == 0
+    assert "Example: clcnn report " in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "toy.csv").write_text("network,accuracy\ntoy,97\n")
+    command = ["report", str(shared), "--pictures", "0", "--csv", "toy.csv"]
+    assert cli.run([*command, "--out", "p.html", "--markdown", "p.md"]) == 0
+    assert capsys.readouterr().out == "written: p.html\nwritten: p.md\n"
+    assert "The toy of Figure 2" in (tmp_path / "p.html").read_text()
+    assert cli.run([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"written": ["report.html"]}
+    assert cli.run(["report"]) == 2
+    capsys.readouterr()
+    assert cli.run(["report", "nothing.sqlite"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("StoreError: there is no store nothing.sqlite.")
+    assert error.count("\n") == 1
