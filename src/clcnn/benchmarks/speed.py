@@ -182,8 +182,8 @@ def growth(bench: Bench, robust: ControlledModule) -> list[Row]:
     batches = [n for n in (8, 16, 32, 64, 128, 256) if n <= min(len(bench.x), 2 * bench.batch)]
     series("batch", batches, lambda n: call(robust, bench.x[:n]))
     series("iterations", (2, 5, 10, 20), lambda k: call(_iterating(robust, bench, k), x))
-    partial = {n: bench_prefix(bench, robust, n) for n in range(1, len(bench.cuts) + 1)}
-    series("cuts", list(partial), lambda n: call(partial[n], x))
+    some = {n: with_cuts(bench, robust, n) for n in range(2, len(bench.cuts) + 1)}
+    series("cuts", list(some), lambda n: call(some[n], x))
     widest = max(linear_of(robust), key=lambda E: len(E.mean))
     generator = torch.Generator().manual_seed(bench.seed)
     ranks = [r for r in (16, 64, 256, 1024) if r < len(widest.mean) // 2]
@@ -197,14 +197,19 @@ def _iterating(robust: ControlledModule, bench: Bench, k: int) -> ControlledModu
     return robust.configure(solver=replace(bench.solver, iterations=k))
 
 
-def bench_prefix(bench: Bench, robust: ControlledModule, n: int) -> ControlledModule:
-    """The same embeddings at the first n cuts alone."""
-    some = ControlledModule(bench.model, bench.cuts[:n], solver=bench.solver)
+def with_cuts(bench: Bench, robust: ControlledModule, n: int) -> ControlledModule:
+    """The same embeddings at n >= 2 of the cuts, the first and the last always among them.
+
+    So every iteration runs the same part of the network, and only the number of cuts differs.
+    """
+    last = len(bench.cuts) - 1
+    chosen = [*range(n - 1), last]
+    some = ControlledModule(bench.model, [bench.cuts[t] for t in chosen], solver=bench.solver)
     dynamics = some.dynamics
     assert dynamics is not None
     dynamics.inspect(bench.images[:2])
-    like = bench.images[:0]
-    some.adopt(dynamics, [*robust.embeddings][:n], robust.shapes[:n], like)
+    embeddings = [linear_of(robust)[t] for t in chosen]
+    some.adopt(dynamics, embeddings, tuple(robust.shapes[t] for t in chosen), bench.images[:0])
     return some
 
 
