@@ -1,0 +1,254 @@
+"""Tiny runs of every kind of experiment on untrained networks, and what is said when one lacks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small import NETWORKS, network, pictures, shrink, workshop
+
+from clcnn import cli
+from clcnn.attacks import Manifold
+from clcnn.control import control
+from clcnn.embeddings import LinearEmbedding
+from clcnn.evaluation import PlanError, Store, Workshop
+from clcnn.evaluation.results import COLUMNS
+from clcnn.experiments import manifold, theorem, tuning
+from clcnn.experiments.blueprints import FOLDER, blueprint, ready
+from clcnn.experiments.run import ORDER, PLANS, Request, run
+
+CUTS = ["input", "layer1", "layer2", "layer3", "head"]
+experiment_module = sys.modules["clcnn.cli.experiment"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shrink(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(experiment_module, "make_workshop", lambda *arguments: workshop())
+    return tmp_path
+
+
+def test_every_plan_has_its_file_and_its_name() -> None:
+    assert {path.stem for path in FOLDER.glob("*.toml")} == {*PLANS, "common"}
+    assert {*ORDER, "all", "tune"} == {str(name) for name in cli.Experiment}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_plan_parses_in_both_forms(name: str, tmp_path: Path) -> None:
+    quick = ready(blueprint(name, quick=True), workshop(), tmp_path, quick=True)
+    assert quick.plan.name == f"{name}-quick"
+    assert quick.plan.sample
+    assert not quick.missing
+    assert max(entry.n for entry in quick.plan.entries) <= 32
+    for network_name, defence in blueprint(name).pairs():
+        made = quick.plan.defences[defence].on(network_name)
+        assert made.fit.images <= 1500
+    with pytest.raises(PlanError, match=f"Choose them: clcnn experiment tune --only {name}"):
+        ready(blueprint(name), workshop(), tmp_path)
+
+
+def test_full_forms_have_the_counts_that_were_promised() -> None:
+    for name in PLANS:
+        for grid in blueprint(name).values["grid"]:
+            slow = 256 if name == "adaptive" else 500 if name == "literal" else 1000
+            assert grid["n"] >= slow, name
+    assert blueprint("adaptive").attacks["square"]["queries"] <= 200
+    one_pass = [g for g in blueprint("table1").values["grid"] if g["attacks"] == ["none", "fgsm"]]
+    assert [grid["n"] for grid in one_pass] == [10000]
+
+
+def test_a_network_of_its_own_kind_gets_its_own_cuts(tmp_path: Path) -> None:
+    plan = ready(blueprint("adaptive", quick=True), workshop(), tmp_path, quick=True).plan
+    nonlinear = plan.defences["nonlinear"]
+    assert nonlinear.on("densenet40-cifar10").cuts == ("input", "layer1", "head")
+    assert nonlinear.on("resnet20-cifar10").cuts == tuple(CUTS)
+
+
+def test_reactive_and_layerwise_share_the_embedding_of_linear(tmp_path: Path) -> None:
+    for name, other in (("table3", "reactive"), ("table5", "layerwise")):
+        plan = ready(blueprint(name, quick=True), workshop(), tmp_path, quick=True).plan
+        first, second = (
+            plan.defences[d].on("resnet20-cifar10").settings() for d in ("linear", other)
+        )
+        assert first.pop("solver") != second.pop("solver")
+        assert first == second
+
+
+def test_literal_switches_change_one_thing_each(tmp_path: Path) -> None:
+    plan = ready(blueprint("literal", quick=True), workshop(), tmp_path, quick=True).plan
+    on = {name: d.on("resnet20-cifar10").settings() for name, d in plan.defences.items()}
+    changed = {
+        name: {key for key in settings if settings[key] != on["linear"][key]}
+        for name, settings in on.items()
+    }
+    assert changed == {
+        "linear": set(),
+        "literal-centring": {"centring"},
+        "literal-rank": {"embedding"},
+        "literal-weights": {"weights"},
+        "literal-fit": {"correct_only"},  # the count is the sample's in both
+        "literal-tuning": set(),  # its settings are chosen elsewhere
+        "literal": {"centring", "embedding", "weights", "correct_only"},
+    }
+
+
+def test_a_missing_network_is_said_and_the_others_run(here: Path) -> None:
+    some = workshop("resnet20-cifar10-pgd")
+    with Store("r.sqlite") as store:
+        found = run("table2", store, Request(quick=True), workshop=some)
+    assert {row["network"] for row in found.rows} == {"resnet20-cifar10-pgd"}
+    assert len(found.missing) == 2
+    assert "found no weights called 'resnet20-cifar10-fgsm'" in found.missing[0]
+    assert "expected them for that network's rows" in found.missing[0]
+    assert "clcnn train resnet20 --data cifar10 --method fgsm" in found.missing[0]
+    nothing = Workshop(networks={"other": network()})
+    with Store("r.sqlite") as store, pytest.raises(PlanError, match="'densenet40-cifar10'"):
+        run("table4", store, Request(quick=True), workshop=nothing)
+
+
+def test_table3_has_differences_on_the_same_images(here: Path) -> None:
+    with Store("r.sqlite") as store:
+        found = run("table3", store, Request(quick=True), workshop=workshop())
+    assert found.columns == COLUMNS
+    by = {(r["defence"], r["attack"]): float(r["accuracy"]) for r in found.rows}
+    attacks = {attack for _, attack in by}
+    assert attacks == {"none", "manifold", "fgsm", "pgd", "cw"}
+    for attack in attacks:
+        expected = by["linear", attack] - by["reactive", attack]
+        assert by["linear-reactive", attack] == pytest.approx(expected)
+    for row in found.rows:
+        assert float(row["low"]) <= float(row["accuracy"]) <= float(row["high"])
+
+
+def test_growth_is_the_projection_onto_the_complement(here: Path) -> None:
+    x, y = pictures(40, 5)
+    robust = control(network(), CUTS, embedding=LinearEmbedding(rank=12)).fit(x)
+    x_eps = Manifold(4 / 255, embedding=robust.embeddings[0], steps=3)(network(), x[:6], y[:6])
+    found = manifold.growth(robust, x[:6], x_eps)
+    clean, moved = x[:6], x_eps
+    stages = [network().stem, network().layer1, network().layer2, network().layer3]
+    data = x
+    with torch.no_grad():
+        for t in range(5):
+            centred = data.flatten(1).double().numpy()
+            centred = centred - centred.mean(0)
+            V = np.linalg.svd(centred, full_matrices=False)[2][:12].T
+            d = (moved - clean).flatten(1).double().numpy()
+            off = np.linalg.norm(d - d @ V @ V.T, axis=1)
+            np.testing.assert_allclose(found.off[:, t].numpy(), off, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(found.whole[:, t], np.linalg.norm(d, axis=1), rtol=1e-4)
+            if t < 4:
+                data, clean, moved = (stages[t](z) for z in (data, clean, moved))
+    assert (found.off[:, 0] < 1e-5).all(), "a manifold attack starts on the manifold"
+    assert found.off[:, 1:].min() > 20 * found.off[:, 0].max(), "and leaves it"
+
+
+def test_manifold_rows(here: Path) -> None:
+    with Store("r.sqlite") as store:
+        found = run("manifold", store, Request(quick=True), workshop=workshop())
+    assert [row["cut"] for row in found.rows] == CUTS
+    assert [float(row["paper"]) for row in found.rows] == [0, 0.016, 0.0438, 0.0107, 0.0552]
+    assert {row["n"] for row in found.rows} == {"4"}
+    for row in found.rows:
+        assert tuple(row) == manifold.COLUMNS
+        norm, d = float(row["norm"]), int(row["dimension"])
+        assert float(row["root_mean_square"]) == pytest.approx(norm / d**0.5, rel=1e-4)
+        assert 0 <= float(row["share"]) <= 1
+
+
+def test_theory_rows_hold_the_theorem() -> None:
+    rows = list(theorem.run(theorem.Settings(depth=4, width=8, rank=2, samples=5)))
+    assert {row["varied"] for row in rows} == {"t", "c", "r"}
+    for row in rows:
+        assert tuple(row) == theorem.COLUMNS
+        assert float(row["largest_ratio"]) <= 1 + 1e-9
+        if row["network"] == "orthogonal":
+            assert float(row["error"]) == pytest.approx(float(row["bound"]), rel=1e-8)
+    loose = [row for row in rows if row["network"] != "orthogonal" and row["t"] != "1"]
+    assert any(float(row["largest_ratio"]) < 0.999 for row in loose)
+
+
+def test_adaptive_is_never_above_oblivious(here: Path) -> None:
+    only = workshop("resnet20-cifar10")
+    with Store("r.sqlite") as store:
+        found = run("adaptive", store, Request(quick=True, most=3), workshop=only)
+    by = {(r["defence"], r["attack"], r["threat"]): float(r["accuracy"]) for r in found.rows}
+    for (defence, attack, threat), accuracy in by.items():
+        if threat == "adaptive":
+            assert accuracy <= by[defence, attack, "oblivious"]
+    assert ("linear", "worst", "adaptive") in by
+    assert ("nonlinear", "worst", "adaptive") in by
+
+
+def test_choices_are_made_once_and_used(here: Path) -> None:
+    folder = here / "choices"
+    with Store("t.sqlite") as store:
+        made = list(tuning.run(["table3"], store, folder, workshop=workshop()))
+        assert [task.file.name for task, _ in made] == ["resnet20-cifar10-linear.json"]
+        assert not list(tuning.run(["table3"], store, folder, workshop=workshop()))
+        with pytest.raises(PlanError, match="'toy', which has no settings"):
+            list(tuning.run(["toy"], store, folder, workshop=workshop()))
+    chosen = json.loads((folder / "resnet20-cifar10-linear.json").read_text())
+    assert (chosen["split"], chosen["n"]) == ("heldout", 4)
+    plan = ready(blueprint("table3"), workshop(), folder).plan
+    linear, reactive = (plan.defences[d].on("resnet20-cifar10") for d in ("linear", "reactive"))
+    assert linear.solver.settings["lr"] == 0.01, "the stated one is 0.002"
+    assert linear.settings()["embedding"] == chosen["defence"]["embedding"]
+    assert (reactive.embedding, reactive.solver.kind) == (linear.embedding, "reactive")
+    with Store("r.sqlite") as store:
+        found = run("table3", store, Request(choices=folder), workshop=workshop())
+    assert found.name == "table3"
+    assert len(found.rows) == 15
+
+
+def test_the_command_writes_csv_and_says_what_lacks(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only = workshop("resnet20-cifar10-labelsmooth")
+    monkeypatch.setattr(experiment_module, "make_workshop", lambda *arguments: only)
+    assert cli.run(["experiment", "table2", "--quick"]) == 0
+    out = capsys.readouterr().out
+    assert "missing: found no weights called 'resnet20-cifar10-pgd'" in out
+    with (here / "results" / "table2-quick.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    assert len(rows) == 10
+    assert cli.run(["experiment", "table2", "--quick", "--json", "--csv", "t.csv"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    facts = json.loads(captured.out)
+    assert facts["rows"] == rows
+    assert len(facts["missing"]) == 2
+    assert (here / "t.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["experiment"], 2, "Missing argument"),
+        (["experiment", "table9"], 2, "table9"),
+        (["experiment", "all", "--csv", "x.csv"], 2, "writes several"),
+        (["experiment", "table1", "--only", "table1"], 2, "goes with tune"),
+        (["experiment", "table1"], 1, "PlanError: found no results/choices/resnet20-cifar10"),
+        (["experiment", "toy", "--weights", "nowhere"], 1, "found no weights in nowhere"),
+    ],
+)
+def test_exit_codes(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+) -> None:
+    assert cli.run(arguments) == code
+    error = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["experiment", "--help"]) == 0
+    assert "Example: clcnn experiment table1 --quick" in " ".join(capsys.readouterr().out.split())
+    assert set(NETWORKS) >= {"resnet20-cifar10", "densenet40-cifar10", "resnet20-fashion-mnist"}
