@@ -11,7 +11,7 @@ import pytest
 import torch
 from evaluation.tiny import pictures
 from PIL import Image
-from report.made import read, workshop
+from report.made import change, read, workshop
 
 from clcnn.evaluation import Grid, Store, tune
 from clcnn.evaluation.defence import Defence, Fit
@@ -150,6 +150,12 @@ def test_without_data_the_page_says_why_there_are_no_pictures(shared: Path) -> N
     blocks = make_report([shared]).blocks
     texts = [b.text for b in blocks if isinstance(b, Paragraph)]
     assert any(text.startswith("No pictures: ") for text in texts)
+
+
+def test_a_manifest_of_another_kind_costs_the_pictures_only(store: Path) -> None:
+    change(store, """UPDATE runs SET manifest = replace(manifest, '"fit"', '"fitted"')""")
+    texts = [b.text for b in make_report([store]).blocks if isinstance(b, Paragraph)]
+    assert any("is not one that this version can make the plan" in text for text in texts)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from clcnn.evaluation.results import Result
 from clcnn.report import words
@@ -87,60 +88,44 @@ def _accuracy_panel(
     return plot.done(f"Accuracy in per cent under {words.attack(attack)}. {' '.join(said)}")
 
 
-def trade_off(experiments: Sequence[Experiment], pool: Pool) -> Figure | None:
+@dataclass(frozen=True)
+class _Dot:
+    """A defence of a network: its clean cell, and the lowest of its cells under attack."""
+
+    network: str
+    defence: str
+    clean: Result
+    worst: Result
+
+
+def trade_off(experiments: Sequence[Experiment]) -> Figure | None:
     """Clean accuracy across, the lowest accuracy at the largest common epsilon up."""
-    panels: list[Panel] = []
-    seen: set[str] = set()
-    networks: list[str] = []
-    defences: list[str] = []
-    for experiment in experiments:
-        for result in experiment.results:
-            networks.append(experiment.network(result))
-            defences.append(result.defence)
-    shapes = {n: SHAPES[k % len(SHAPES)] for k, n in enumerate(dict.fromkeys(networks))}
-    colours = series_of(list(dict.fromkeys(defences)))
-    dots: dict[str, list[_Dot]] = {"oblivious": [], "adaptive": []}
     eps = _common_epsilon(experiments)
-    for experiment in experiments:
-        for threat, collected in dots.items():
-            for dot in _dots(experiment, threat, eps, pool):
-                key = f"{threat} {dot.identity}"
-                if key not in seen:
-                    seen.add(key)
-                    collected.append(dot)
-    for threat, collected in dots.items():
-        if collected:
-            panels.append(_trade_off_panel(threat, collected, eps, colours, shapes))
-    if not panels:
+    left: list[str] = []
+    dots = {t: _dots(experiments, t, eps, left) for t in ("oblivious", "adaptive")}
+    drawn = [dot for found in dots.values() for dot in found]
+    if not drawn:
         return None
-    drawn = [dot for collected in dots.values() for dot in collected]
-    used_defences = list(dict.fromkeys(dot.defence for dot in drawn))
-    used_networks = list(dict.fromkeys(dot.network for dot in drawn))
-    legend = [Key(colours[d], words.defence(d), line=False) for d in used_defences]
-    if len(used_networks) > 1:
-        legend += [Key(0, n, shape=shapes[n], filled=False, line=False) for n in used_networks]
+    networks = list(dict.fromkeys(dot.network for dot in drawn))
+    defences = list(dict.fromkeys(dot.defence for dot in drawn))
+    shapes = {n: SHAPES[k % len(SHAPES)] for k, n in enumerate(networks)}
+    colours = series_of(defences)
+    legend = [Key(colours[d], words.defence(d), line=False) for d in defences]
+    if len(networks) > 1:
+        legend += [Key(0, n, shape=shapes[n], filled=False, line=False) for n in networks]
     return Figure(
         name="trade-off",
-        caption=f"What robustness costs: clean accuracy against the lowest accuracy over the "
-        f"attacks at ε = {eps:g}/255, for every defence; 95 % intervals. Each point is over the "
-        "attacks that all defences of its network met in its experiment.",
-        panels=panels,
+        caption=f"What robustness costs: clean accuracy against the lowest accuracy at "
+        f"ε = {eps:g}/255, over the attacks that all defences drawn of a network met; 95 % "
+        "intervals"
+        + (f". Not drawn, having met none of these: {words.listed(left)}" if left else ""),
+        panels=[
+            _trade_off_panel(threat, found, eps, colours, shapes)
+            for threat, found in dots.items()
+            if found
+        ],
         legend=legend,
     )
-
-
-class _Dot:
-    """A defence of a network: its clean cell and its worst one."""
-
-    def __init__(
-        self, experiment: Experiment, clean: Result, worst: Result, attacks: Sequence[str]
-    ) -> None:
-        self.network = experiment.network(clean)
-        self.defence = clean.defence
-        self.clean = clean
-        self.worst = worst
-        subject = experiment.subject(clean.network, clean.defence, NONE)
-        self.identity = f"{self.network} {self.defence} {subject} {sorted(attacks)}"
 
 
 def _common_epsilon(experiments: Sequence[Experiment]) -> float:
@@ -152,24 +137,49 @@ def _common_epsilon(experiments: Sequence[Experiment]) -> float:
     return max(counts, key=lambda eps: (counts[eps], eps), default=0.0)
 
 
-def _dots(experiment: Experiment, threat: str, eps: float, pool: Pool) -> list[_Dot]:
+def _dots(
+    experiments: Sequence[Experiment], threat: str, eps: float, left: list[str]
+) -> list[_Dot]:
+    """One a network and defence; cells of all experiments count, the larger of two the same.
+
+    Names of those that cannot be compared are added to ``left``.
+    """
+    clean: dict[tuple[str, str, str], Result] = {}
+    met: dict[str, dict[tuple[str, str, str], dict[str, Result]]] = {}
+    for experiment in experiments:
+        for result in experiment.results:
+            network = experiment.network(result)
+            subject = experiment.subject(result.network, result.defence, NONE)
+            key = (network, result.defence, subject)
+            if result.attack == NONE and result.n > (clean[key].n if key in clean else 0):
+                clean[key] = result
+            elif result.n and (result.threat, result.eps) == (threat, eps):
+                cells = met.setdefault(network, {}).setdefault(key, {})
+                known = cells.get(result.attack)
+                if known is None or known.n < result.n:
+                    cells[result.attack] = result
     dots = []
-    for network in dict.fromkeys(r.network for r in experiment.results):
-        mine = [r for r in experiment.results if r.network == network]
-        clean = {r.defence: r for r in mine if r.attack == NONE and r.n}
-        cells: dict[str, dict[str, Result]] = {}
-        for result in mine:
-            if result.attack != NONE and result.eps == eps:
-                beside = pool.beside(experiment, result, threat)
-                if beside is not None and beside.n:
-                    cells.setdefault(result.defence, {})[result.attack] = beside
-        both = [name for name in cells if name in clean]
-        common = set.intersection(*(set(cells[name]) for name in both)) if both else set()
-        if common:
-            for name in both:
-                worst = min((cells[name][a] for a in sorted(common)), key=lambda r: r.accuracy)
-                dots.append(_Dot(experiment, clean[name], worst, sorted(common)))
+    for by_defence in met.values():
+        usable = {key: cells for key, cells in by_defence.items() if key in clean}
+        drawn = _comparable(usable)
+        left += [f"{k[0]}, {words.defence(k[1])} ({threat})" for k in usable if k not in drawn]
+        for key, cells in drawn.items():
+            worst = min(cells.values(), key=lambda r: (r.accuracy, r.attack))
+            dots.append(_Dot(key[0], key[1], clean[key], worst))
     return dots
+
+
+def _comparable(
+    met: dict[tuple[str, str, str], dict[str, Result]],
+) -> dict[tuple[str, str, str], dict[str, Result]]:
+    """The cells under attacks that all have met; who met fewest stays out if there are none."""
+    while met:
+        common = set.intersection(*(set(cells) for cells in met.values()))
+        if common:
+            return {key: {a: cells[a] for a in sorted(common)} for key, cells in met.items()}
+        fewest = min(met, key=lambda key: len(met[key]))
+        met = {key: cells for key, cells in met.items() if key != fewest}
+    return {}
 
 
 def _trade_off_panel(

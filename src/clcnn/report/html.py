@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -24,6 +25,8 @@ from clcnn.report.blocks import (
     pieces,
 )
 from clcnn.report.svg import element, figure_style, swatch
+
+_PERCENT = re.compile(r"(?<=\d) %")
 
 
 def to_html(document: Document) -> str:
@@ -76,7 +79,7 @@ def _block(block: Block) -> str:
 def _inline(text: str) -> str:
     return "".join(
         # No line is broken between a number and its per cent.
-        f"<code>{escape(part)}</code>" if code else escape(part).replace(" %", "\u202f%")
+        f"<code>{escape(part)}</code>" if code else _PERCENT.sub("\u202f%", escape(part))
         for code, part in pieces(text)
     )
 

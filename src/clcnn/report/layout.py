@@ -5,25 +5,24 @@ What the paper sets in one place as "a / b / c" stands here in lines, each with 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from clcnn.evaluation.results import Result
 from clcnn.experiments import paper
 from clcnn.report import words
-from clcnn.report.against import RULE, Verdict, printed_at, verdict
+from clcnn.report.against import RULE, printed_at
 from clcnn.report.blocks import Block, Column, Details, Paragraph, Row, Span, TableBlock
+from clcnn.report.cells import (
+    UNPLANNED,
+    Footnotes,
+    accuracy_spans,
+    difference_spans,
+    paper_spans,
+    usual_of,
+)
 from clcnn.report.gather import Experiment
-from clcnn.statistics import Paired
 
 NONE = "none"
-_UNPLANNED = "–"
-_MARKS: dict[Verdict, list[Span]] = {
-    "above": [Span("▲", "up")],
-    "below": [Span("▼", "down")],
-    "within": [],
-}
 
 
 class Pool:
@@ -47,21 +46,6 @@ class Pool:
         subject = experiment.subject(result.network, result.defence, result.attack)
         place = (experiment.network(result), result.defence, result.attack, result.eps)
         return (subject, *place, threat)
-
-
-@dataclass
-class _Notes:
-    """Footnotes of a table, each text once."""
-
-    texts: list[str] = field(default_factory=list)
-
-    def mark(self, text: str) -> Span:
-        if text not in self.texts:
-            self.texts.append(text)
-        return Span(f"⚠{self.texts.index(text) + 1}", "doubt")
-
-    def lines(self) -> list[str]:
-        return [f"⚠{place + 1} the paper's figure {text}." for place, text in enumerate(self.texts)]
 
 
 def tables(experiment: Experiment, pool: Pool) -> list[Block]:
@@ -91,7 +75,7 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
             if r.attack == attack != NONE
         )
     ]
-    usual, notes = _usual(found), _Notes()
+    usual, notes = usual_of(r.n for r in found), Footnotes()
     columns: list[Column] = []
     for attack in attacks:
         name = words.attack(attack)
@@ -113,7 +97,7 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
         if threat != "adaptive":
             printed = printed_at(experiment.name, network, defence, attack, eps)
             marked = marked or printed is not None
-        return _spans(result, printed, usual, notes)
+        return accuracy_spans(result, printed, usual, notes)
 
     rows = []
     for network in networks:
@@ -137,8 +121,8 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
             "Only oblivious attacks are in this table: they do not know of the control, so its "
             "figures are no bound on what an attacker can do."
         )
-    if any(span.text == _UNPLANNED for row in rows for spans in row.cells for span in spans):
-        legend.append(f"{_UNPLANNED} no plan of these stores has this cell.")
+    if any(span.text == UNPLANNED for row in rows for spans in row.cells for span in spans):
+        legend.append(f"{UNPLANNED} no plan of these stores has this cell.")
     legend += notes.lines()
     return TableBlock(
         caption=f"{_caption(experiment, table)}. Accuracy in %, 95 % intervals; {usual.words}.",
@@ -151,8 +135,7 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
 
 def _differences(experiment: Experiment, table: paper.PaperTable) -> TableBlock:
     names = {weights: name for name, weights in experiment.weights.items()}
-    counts = Counter(pair.n for pair in experiment.differences.values())
-    usual, notes = _Usual(counts.most_common(1)[0][0] if counts else None), _Notes()
+    usual, notes = usual_of(pair.n for pair in experiment.differences.values()), Footnotes()
     first, _, second = table.defences[0].partition("-")
 
     def cell(network: str, attack: str, eps: float) -> list[Span]:
@@ -162,7 +145,7 @@ def _differences(experiment: Experiment, table: paper.PaperTable) -> TableBlock:
         parts = [_at(experiment, name, d, attack, eps, threat) for d in (first, second)]
         printed = paper.find(table.name, network, table.defences[0], attack, eps)
         lacking = [part for part in parts if part is None or not part.is_complete]
-        return _difference_spans(pair, not lacking, printed, usual, notes)
+        return difference_spans(pair, not lacking, printed, usual, notes)
 
     rows = [
         Row(
@@ -198,7 +181,7 @@ def _open(table: paper.PaperTable) -> list[Block]:
         Row(
             (network, f"{eps:g}", words.defence(defence)),
             [
-                [Span("open", "state"), *_paper(cell, _Notes(), table.differences)]
+                [Span("open", "state"), *paper_spans(cell, Footnotes(), table.differences)]
                 if attack != NONE or first
                 else [Span("″", "muted")]
                 for attack in paper.ATTACKS
@@ -213,73 +196,6 @@ def _open(table: paper.PaperTable) -> list[Block]:
     block = TableBlock(table.caption, ("network", "ε/255", "defence"), columns, rows)
     why = "CIFAR-100's files are not at hand, so nothing of ours stands beside these figures yet."
     return [Details("Open: the paper's CIFAR-100 rows", [Paragraph(why, "muted"), block])]
-
-
-@dataclass(frozen=True)
-class _Usual:
-    """The count of samples of most cells; a cell says its own only where it differs."""
-
-    n: int | None
-
-    @property
-    def words(self) -> str:
-        if self.n is None:
-            return "nothing is measured yet"
-        return f"n = {words.count(self.n)} where a cell says no other"
-
-    def other(self, n: int) -> list[Span]:
-        return [] if n == self.n else [Span(f"n = {words.count(n)}", "interval")]
-
-
-def _usual(found: Sequence[Result]) -> _Usual:
-    counts = Counter(result.n for result in found if result.n)
-    return _Usual(counts.most_common(1)[0][0] if counts else None)
-
-
-def _spans(
-    result: Result | None, printed: paper.Cell | None, usual: _Usual, notes: _Notes
-) -> list[Span]:
-    figure = _paper(printed, notes)
-    if result is None:
-        return [Span("not measured", "state"), *figure] if figure else [Span(_UNPLANNED, "muted")]
-    if not result.n:
-        return [Span(f"0 of {words.count(result.wanted)}", "state"), *figure]
-    low, high = 100 * result.low, 100 * result.high
-    spans = [Span(words.percent(result.accuracy))]
-    if printed is not None and result.is_complete:
-        spans += _MARKS[verdict(low, high, printed.value)]
-    spans += [Span(words.interval(low, high), "interval"), *usual.other(result.n)]
-    if not result.is_complete:
-        spans.append(Span(f"so far, of {words.count(result.wanted)}", "state"))
-    return spans + figure
-
-
-def _difference_spans(
-    pair: Paired | None,
-    complete: bool,
-    printed: paper.Cell | None,
-    usual: _Usual,
-    notes: _Notes,
-) -> list[Span]:
-    figure = _paper(printed, notes, differences=True)
-    if pair is None:
-        return [Span("not measured", "state"), *figure]
-    low, high = 100 * pair.low, 100 * pair.high
-    spans = [Span(words.points(100 * pair.difference))]
-    if printed is not None and complete:
-        spans += _MARKS[verdict(low, high, printed.value)]
-    spans += [Span(words.interval(low, high, signed=True), "interval"), *usual.other(pair.n)]
-    if not complete:
-        spans.append(Span("so far", "state"))
-    return spans + figure
-
-
-def _paper(printed: paper.Cell | None, notes: _Notes, differences: bool = False) -> list[Span]:
-    if printed is None:
-        return []
-    value = f"{printed.value:+.0f}".replace("-", "−") if differences else f"{printed.value:.0f}"
-    doubt = [notes.mark(printed.note)] if printed.note else []
-    return [Span(f"paper {value}", "paper"), *doubt]
 
 
 def _networks(experiment: Experiment, table: paper.PaperTable | None) -> list[str]:

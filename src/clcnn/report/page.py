@@ -63,7 +63,7 @@ def make_report(
         blocks += file_blocks(Path(path))
     if any(experiment.name in paper.TABLES for experiment in measured):
         blocks += _shortfalls(shortfalls(measured), explained)
-    blocks += _figures(measured, pool)
+    blocks += _figures(measured)
     if pictures and measured:
         blocks.append(Heading(2, "Pictures", "pictures"))
         blocks += picture_blocks(measured, workshop or Workshop(), pictures, tell)
@@ -215,9 +215,9 @@ def _shortfall_table(group: Sequence[Shortfall]) -> TableBlock:
     )
 
 
-def _figures(experiments: Sequence[Experiment], pool: Pool) -> list[Block]:
+def _figures(experiments: Sequence[Experiment]) -> list[Block]:
     blocks: list[Block] = []
-    trade = trade_off(experiments, pool)
+    trade = trade_off(experiments)
     if trade is not None:
         blocks += [Heading(2, "Clean against robust", "trade-off"), trade]
     residuals = residual_figures(experiments)

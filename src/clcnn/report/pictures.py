@@ -104,7 +104,13 @@ def _pictured(
     subject: _Subject, workshop: Workshop, count: int, tell: Callable[[str], None]
 ) -> Pictures:
     experiment, result = subject.experiment, subject.controlled
-    plan = replan(experiment, result)
+    try:
+        plan = replan(experiment, result)
+    except (KeyError, TypeError) as error:
+        raise ReportError(
+            f"the manifest in {experiment.store.name} is not one that this version can make the "
+            f"plan from again ({error!r})."
+        ) from error
     with Store(experiment.store, must_exist=True) as store:
         bench = Bench(plan, workshop, store.folder, _Telling(tell))
         cell = bench.cells()[0]
