@@ -23,6 +23,8 @@ COMMANDS = [
     ("bench",),
     ("evaluate",),
     ("tune",),
+    ("experiment",),
+    ("report",),
 ]
 
 
