@@ -441,3 +441,18 @@ def test_files_that_tell_nothing(tmp_path: Path) -> None:
     (tmp_path / "odd.onnx").write_bytes(b"\xff\xfe not a program")
     with pytest.raises(clcnn.LoadError, match="neither a whole"):
         metadata(tmp_path / "odd.onnx")
+
+
+@pytest.mark.parametrize(
+    "embedding",
+    [clcnn.PatchEmbedding(4, rank=8), clcnn.SeparableEmbedding(rank=9)],
+    ids=["patch", "separable"],
+)
+def test_cheap_embeddings_serve_any_batch(embedding: clcnn.Embedding) -> None:
+    robust = controlled(
+        build("residual"), clcnn.PMP(iterations=2), at=["input"], embedding=embedding
+    )
+    program = robust.export(format="torch").module()
+    for n in (2, 5):
+        x = unseen(robust, n)
+        torch.testing.assert_close(program(x), robust(x).detach(), rtol=1e-8, atol=1e-10)

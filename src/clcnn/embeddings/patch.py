@@ -179,15 +179,15 @@ class PatchEmbedding(OrthogonalEmbedding):
 
     def _coefficients(self, y: Tensor) -> Tensor:
         z = self.V.T @ _columns(y, self.shape_ or (), self.patch)
-        return z.reshape(self.V.shape[1], len(y), self.rank_step_).movedim(1, 0).flatten(1)
+        return z.reshape(self.V.shape[1], y.shape[0], self.rank_step_).movedim(1, 0).flatten(1)
 
     def _project(self, y: Tensor) -> Tensor:
         Y = _columns(y, self.shape_ or (), self.patch)
-        return self._rows(self.V @ (self.V.T @ Y), len(y))
+        return self._rows(self.V @ (self.V.T @ Y), y.shape[0])
 
     def _reject_(self, y: Tensor) -> Tensor:
         Y = _columns(y, self.shape_ or (), self.patch)
-        return self._rows(torch.addmm(Y, self.V, self.V.T @ Y, beta=-1), len(y))
+        return self._rows(torch.addmm(Y, self.V, self.V.T @ Y, beta=-1), y.shape[0])
 
 
 def _columns(rows: Tensor, shape: tuple[int, ...], p: int) -> Tensor:
@@ -198,9 +198,9 @@ def _columns(rows: Tensor, shape: tuple[int, ...], p: int) -> Tensor:
     """
     m = len(shape) - 1
     split = [size for n in shape[1:] for size in (n // p, p)]
-    parts = rows.reshape(len(rows), shape[0], *split)
+    parts = rows.reshape(rows.shape[0], shape[0], *split)
     order = [1, *range(3, 3 + 2 * m, 2), 0, *range(2, 2 + 2 * m, 2)]
-    return parts.permute(order).reshape(shape[0] * p**m, len(rows) * rank_step(shape, p))
+    return parts.permute(order).reshape(shape[0] * p**m, rows.shape[0] * rank_step(shape, p))
 
 
 def rank_step(shape: tuple[int, ...], patch: int) -> int:

@@ -121,8 +121,8 @@ def _onnx_model(program: torch.export.ExportedProgram, text: str, batch: int | N
             made: Any = torch.onnx.export(
                 program,
                 dynamo=True,
-                # The exporter's optimiser folds a layer's scale into weights that other iterations
-                # share, and the logits are wrong. The graph is lean already; runtimes optimise too.
+                # With the exporter's optimiser the logits of a residual network were off by 0.02
+                # (9e-8 without). The graph is lean already, and runtimes optimise it themselves.
                 optimize=False,
                 verbose=False,
                 opset_version=OPSET,
