@@ -13,60 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from clcnn import theory
+from clcnn.experiments.theorem import LinearNetwork, Settings, networks
 
 # Okabe and Ito's palette: told apart with any colour vision, and markers differ as well.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 MARKERS = ("o", "s", "^", "D")
-
-
-@dataclass(frozen=True)
-class Network:
-    """A linear network, clean data on a subspace, and perturbations of length 1."""
-
-    title: str
-    thetas: list[Tensor]
-    basis: Tensor  # (d, d): the first r columns are V_0
-    x_0: Tensor  # (n, d), in the span of the first column
-    z: Tensor  # (n, d)
-    exact: bool
-
-    def error(self, t: int, c: float, r: int) -> Tensor:
-        """||xbar_t - x_t||^2 by simulation, one number a sample."""
-        return theory.greedy_error(self.thetas, self.basis[:, :r], self.x_0, self.z, c)[t]
-
-    def uncontrolled(self, t: int) -> Tensor:
-        """||theta_bar_t z||^2, what the perturbation grows to without control."""
-        return (self.z @ theory.products(self.thetas)[t].T).square().sum(-1)
-
-    def bound(self, t: int, c: float, r: int) -> Tensor:
-        """The theorem's right-hand side: the equality if the network is orthogonal."""
-        right = theory.orthogonal_error if self.exact else theory.theorem_bound
-        return right(self.thetas, self.basis[:, :r], self.z, c, t)
-
-
-def make_networks(
-    seed: int, depth: int, width: int, samples: int, spread: float
-) -> tuple[Network, Network]:
-    """The same orthogonal layers twice, first with singular values within 1 +- spread."""
-    draw = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
-
-    layers = [torch.linalg.qr(normal(width, width)).Q for _ in range(depth)]
-    sigmas = [1 + spread * normal(width).clamp(-2, 2) / 2 for _ in range(depth)]
-    basis = torch.linalg.qr(normal(width, width)).Q
-    x_0 = normal(samples, 1) @ basis[:, :1].T
-    z = torch.nn.functional.normalize(normal(samples, width), dim=-1)
-    near = [layer * sigma for layer, sigma in zip(layers, sigmas, strict=True)]
-    return (
-        Network(f"Nearly orthogonal layers (σ = 1 ± {spread:g})", near, basis, x_0, z, False),
-        Network("Orthogonal layers", layers, basis, x_0, z, True),
-    )
 
 
 Curves = dict[str, list[tuple[float, float, float]]]
@@ -77,7 +28,7 @@ Curves = dict[str, list[tuple[float, float, float]]]
 class Sweep:
     """Evaluates a network, and remembers the largest error / bound of any sample it has seen."""
 
-    network: Network
+    network: LinearNetwork
     worst: float = 0.0
 
     def curves(
@@ -169,9 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shallow = 3  # for the panel against r: deeper, c hardly matters any more
 
     figure, grid = plt.subplots(2, 3, figsize=(12, 6.8), sharey="col", layout="constrained")
-    for row, network in zip(
-        grid, make_networks(args.seed, T, args.width, args.samples, args.spread), strict=True
-    ):
+    exact, near = networks(Settings(T, args.width, args.rank, args.samples, args.spread, args.seed))
+    titles = (f"Nearly orthogonal layers (σ = 1 ± {args.spread:g})", "Orthogonal layers")
+    for row, network, title in zip(grid, (near, exact), titles, strict=True):
         sweep = Sweep(network)
         panels = {
             "t": sweep.curves(
@@ -187,13 +138,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ),
         }
         for axes, (variable, curves) in zip(row, panels.items(), strict=True):
-            draw_panel(axes, curves, network.exact)
-            print_table(network.title, variable, curves)
+            draw_panel(axes, curves, network.is_orthogonal)
+            print_table(title, variable, curves)
         print(f"  largest error / bound of any sample: {sweep.worst:.12f}")
         layers = range(1, T + 1)
         free = [network.uncontrolled(t).mean().item() for t in layers]
         row[0].plot(layers, free, ":", color="0.35", linewidth=1.6, label="no control")
-        row[0].set_ylabel(network.title + "\n" + r"squared error  $\|\bar{x}_t - x_t\|^2$")
+        row[0].set_ylabel(title + "\n" + r"squared error  $\|\bar{x}_t - x_t\|^2$")
         row[1].set_xscale("log")
         row[2].set_xscale("log", base=2)
         row[2].xaxis.set_major_formatter("{x:g}")

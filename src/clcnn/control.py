@@ -247,8 +247,9 @@ class ControlledModule(nn.Module):
 
         fold: batch norms become part of the layers before them; channels_last: the memory layout
         of 4-dimensional states; compile: the parts between the cuts go through torch.compile (True
-        or a backend's name). The controls agree up to rounding; the logits still come from your own
-        modules. The copy costs the model's memory once more and follows changes of its weights.
+        or a backend's name). Gradients agree up to rounding, which Adam can turn into a step of lr
+        where they are nearly zero; the logits still come from your own modules. The copy costs the
+        model's memory once more and follows changes of its weights.
         """
         dynamics = self._ready_dynamics()
         if not self.is_fitted:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from clcnn.cli.app import INTERRUPTED, Root, app
+from clcnn.cli.bars import TerminalBar
 
 if TYPE_CHECKING:
     from clcnn.evaluation.plan import Entry, Plan
@@ -107,37 +107,20 @@ def show(plan: Plan, found: list[Result]) -> None:
         typer.echo("  ".join(text.ljust(w) for text, w in zip(cells, widths, strict=True)).rstrip())
 
 
-class Bars:
+class Bars(TerminalBar):
     """A bar over all samples at a terminal, with the cell and the time left; else a line a cell."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(highlight=False, soft_wrap=True, stderr=True)
         self.quiet = quiet
-        self.bar: Progress | None = None
-        if sys.stderr.isatty() and not quiet:
-            self.bar = Progress(
-                TextColumn("{task.fields[cell]}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("samples, {task.fields[left]}"),
-                console=self.console,
-                transient=True,
-            )
-            self.task = self.bar.add_task("", total=None, cell="", left="")
-
-    def __enter__(self) -> Self:
-        if self.bar is not None:
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        columns = [
+            TextColumn("{task.fields[cell]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("samples, {task.fields[left]}"),
+        ]
+        console = Console(highlight=False, soft_wrap=True, stderr=True)
+        watched = sys.stderr.isatty() and not quiet
+        super().__init__(console, columns, watched, cell="", left="")
 
     def cell(self, place: int, cells: int, entry: Entry) -> None:
         words = [entry.network, entry.defence, entry.attack]

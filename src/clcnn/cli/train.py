@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from clcnn.cli.app import INTERRUPTED, Root, app
+from clcnn.cli.bars import TerminalBar
 from clcnn.cli.data import Data
 
 
@@ -168,37 +168,19 @@ def _weights(start: str) -> Path:
     return shelf.SHELF / f"{start}.safetensors"
 
 
-class _Progress:
+class _Progress(TerminalBar):
     """A bar for the epoch at a terminal; a line an epoch, always."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
-        self.console = Console(highlight=False, soft_wrap=True)
-        self.bar: Progress | None = None
-        if sys.stdout.isatty():
-            self.bar = Progress(
-                TextColumn("epoch {task.fields[epoch]}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=self.console,
-                transient=True,
-            )
-            self.task = self.bar.add_task("", total=None, epoch="1")
-
-    def __enter__(self) -> Self:
-        if self.bar is not None:
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        columns = [
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        ]
+        console = Console(highlight=False, soft_wrap=True)
+        super().__init__(console, columns, sys.stdout.isatty(), epoch="1")
 
     def step(self, epoch: int, step: int, steps: int) -> None:
         if self.bar is not None:

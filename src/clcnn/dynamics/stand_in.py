@@ -24,7 +24,7 @@ Version: TypeAlias = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True)
 class Speedups:
-    """What the iterations may do otherwise than the user's modules, up to rounding.
+    """What the iterations may do otherwise than the user's modules: states equal up to rounding.
 
     fold: batch norms become part of the convolution or linear layer before them.
     channels_last: 4-dimensional states are laid out with the channels last.

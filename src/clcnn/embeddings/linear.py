@@ -77,7 +77,10 @@ class LinearEmbedding(OrthogonalEmbedding):
         return {self.rule.kind: self.rule.value} | {name: getattr(self, name) for name in settings}
 
     def fit(self, states: Iterable[Tensor]) -> Self:
-        """Find V and the mean from batches of clean states, in float64, kept in their dtype."""
+        """Find V and the mean from batches of clean states, kept in their dtype.
+
+        Exact fits compute in float64; randomised ones multiply in the states' dtype.
+        """
         with torch.inference_mode(False), torch.no_grad():
             stream = States(states)
             found = exact(stream, self.rule, self.memory)

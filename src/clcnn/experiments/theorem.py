@@ -54,6 +54,19 @@ class LinearNetwork:
     z: Tensor  # (n, d)
     is_orthogonal: bool
 
+    def error(self, t: int, c: float, r: int) -> Tensor:
+        """||xbar_t - x_t||^2 by simulation, one number a perturbation."""
+        return theory.greedy_error(self.thetas, self.basis[:, :r], self.x_0, self.z, c)[t]
+
+    def uncontrolled(self, t: int) -> Tensor:
+        """||theta_bar_t z||^2, what the perturbation grows to without control."""
+        return (self.z @ theory.products(self.thetas)[t].T).square().sum(-1)
+
+    def bound(self, t: int, c: float, r: int) -> Tensor:
+        """The theorem's right-hand side: the equality if the network is orthogonal."""
+        right = theory.orthogonal_error if self.is_orthogonal else theory.theorem_bound
+        return right(self.thetas, self.basis[:, :r], self.z, c, t)
+
 
 def networks(settings: Settings) -> tuple[LinearNetwork, LinearNetwork]:
     """The orthogonal network, and the one near it."""
@@ -94,11 +107,7 @@ def _ranks(d: int) -> list[int]:
 
 
 def _row(network: LinearNetwork, varied: str, t: int, c: float, r: int) -> dict[str, str]:
-    V, z = network.basis[:, :r], network.z
-    error = theory.greedy_error(network.thetas, V, network.x_0, z, c)[t]
-    right = theory.orthogonal_error if network.is_orthogonal else theory.theorem_bound
-    bound = right(network.thetas, V, z, c, t)
-    free = (z @ theory.products(network.thetas)[t].T).square().sum(-1)
+    error, bound = network.error(t, c, r), network.bound(t, c, r)
     values = {
         "network": network.name,
         "varied": varied,
@@ -106,10 +115,10 @@ def _row(network: LinearNetwork, varied: str, t: int, c: float, r: int) -> dict[
         "c": c,
         "r": r,
         "d": len(network.basis),
-        "n": len(z),
+        "n": len(network.z),
         "error": float(error.mean()),
         "bound": float(bound.mean()),
-        "uncontrolled": float(free.mean()),
+        "uncontrolled": float(network.uncontrolled(t).mean()),
         "largest_ratio": float((error / bound).max()),
     }
     return {k: f"{v:.10g}" if isinstance(v, float) else str(v) for k, v in values.items()}

@@ -76,12 +76,12 @@ def run(
             f"found {unknown[0]!r}, which has no settings to choose; expected some of "
             f"{', '.join(PLANS)}."
         )
-    todo, missing = tasks(names or PLANS, choices, workshop)
+    wanted, missing = tasks(names or PLANS, choices, workshop)
     for sentence in missing:
         watch.say(sentence)
-    if not todo:
+    if not wanted:
         raise PlanError(" ".join(missing))
-    for task in todo:
+    for task in wanted:
         if is_made(task, workshop):
             watch.say(f"{task.file} is there already")
             continue
