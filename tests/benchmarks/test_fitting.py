@@ -110,8 +110,6 @@ def test_what_is_asked_wrongly():
         measure(x, x, ranks=(4,))
     with pytest.raises(DataError, match="rounds=0"):
         measure(x, x, ranks=(1,), rounds=0)
-    with pytest.raises(DataError, match="so few that rank 25 is fitted exactly"):
-        fitting.fit(Job("clcnn randomised", 25, 0), fitting.synthetic(60, 30, 0))
 
 
 def test_without_scikit_learn(monkeypatch):

@@ -185,6 +185,17 @@ class TestRandomised:
         assert embedding.rank_ == smallest_rank(singular_values(x) ** 2, 0.999)
         assert_equal_to_pca(embedding, x, angle=1e-4)
 
+    def test_it_can_be_asked_for_or_refused(self):
+        x = gaussian(self.n, self.d, decay=1.2)
+        asked = LinearEmbedding(rank=9, algorithm="randomised").fit(x)
+        driven = LinearEmbedding(rank=9, memory=self.memory).fit(x)
+        assert asked.method_ == driven.method_ == "randomised"
+        assert torch.equal(asked.V, driven.V)
+        assert LinearEmbedding(rank=9, algorithm="exact").fit(x).method_ == "covariance"
+        with pytest.raises(FitError, match=r"more than memory=1200000.*randomised"):
+            LinearEmbedding(rank=9, algorithm="exact", memory=self.memory).fit(x)
+        assert LinearEmbedding(**asked.config()).algorithm == "randomised"
+
     def test_an_iterator_cannot_be_read_twice(self):
         x = gaussian(self.n, self.d)
         with pytest.raises(FitError, match=r"only once.*re-iterable"):
@@ -487,6 +498,8 @@ class TestErrors:
         for wrong in ({"memory": 0}, {"passes": 1}, {"oversampling": -1}):
             with pytest.raises(DataError, match="passes >= 2"):
                 LinearEmbedding(**wrong)
+        with pytest.raises(DataError, match=r"algorithm='full' found.*'randomised'"):
+            LinearEmbedding(algorithm="full")
 
     def test_what_was_learned_is_not_there_before_fit(self):
         for name in ("rank_", "n_samples_", "method_", "explained_", "error_"):

@@ -146,12 +146,8 @@ def fit(job: Job, x: Tensor) -> Basis:
             passes=job.passes,
             oversampling=_OVERSAMPLING,
             seed=job.seed,
+            algorithm="exact" if whole else "randomised",
         ).fit(x)
-        if whole != (linear.method_ != "randomised"):
-            raise DataError(
-                f"{len(x)} states of dimension {x.shape[1]} are so few that rank {job.rank} is "
-                "fitted exactly within the least memory. Take larger states or a lower rank."
-            )
         return Basis(linear.V, linear.mean)
     decomposition = _sklearn()
     if job.method == UNIT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Any, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -19,8 +19,10 @@ from clcnn.embeddings.orthogonal import (
 from clcnn.embeddings.principal import Components, Method, RankRule, exact
 from clcnn.embeddings.randomised import randomised
 from clcnn.embeddings.streams import States, check_fitted
-from clcnn.errors import DataError
+from clcnn.errors import DataError, FitError
 
+Algorithm = Literal["auto", "exact", "randomised"]
+_ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 _METHODS: tuple[Method, ...] = get_args(Method)
 _SCALARS = ("explained", "error", "n_samples", "method")
 
@@ -39,7 +41,8 @@ class LinearEmbedding(OrthogonalEmbedding):
     the d x d covariance (32 d^2 bytes) or for the rows and the n x n Gram matrix of few samples;
     the default suffices for 5,000 float32 states of dimension 16,384. Beyond it is randomised:
     ``passes`` over the states with a basis of ``oversampling`` spare columns, drawn from ``seed``,
-    plus two for each time the basis has to grow.
+    plus two for each time the basis has to grow. ``algorithm="randomised"`` asks for that at once:
+    several times faster where r is far below n and d. ``algorithm="exact"`` refuses to fall back.
 
     Learned: ``V`` (d, r), ``mean`` (d,), ``eigenvalues`` (r,), and for reports ``rank_``,
     ``n_samples_``, ``method_``, ``explained_`` (the share of the eigenvalue sum kept) and
@@ -61,19 +64,21 @@ class LinearEmbedding(OrthogonalEmbedding):
         passes: int = 4,
         oversampling: int = 16,
         seed: int = 0,
+        algorithm: Algorithm = "auto",
     ) -> None:
         super().__init__(rank_rule(rank, energy, singular))
-        _check_settings(memory, passes, oversampling)
+        _check_settings(memory, passes, oversampling, algorithm)
         self.memory = memory
         self.passes = passes
         self.oversampling = oversampling
         self.seed = seed
+        self.algorithm: Algorithm = algorithm
         for name in ("V", "eigenvalues", "error", "method"):
             self.register_buffer(name, None)
 
     def config(self) -> dict[str, Any]:
         """The constructor arguments (``energy`` is a method's name too, hence not the default)."""
-        settings = ("memory", "passes", "oversampling", "seed")
+        settings = ("memory", "passes", "oversampling", "seed", "algorithm")
         return {self.rule.kind: self.rule.value} | {name: getattr(self, name) for name in settings}
 
     def fit(self, states: Iterable[Tensor]) -> Self:
@@ -83,7 +88,14 @@ class LinearEmbedding(OrthogonalEmbedding):
         """
         with torch.inference_mode(False), torch.no_grad():
             stream = States(states)
-            found = exact(stream, self.rule, self.memory)
+            found = None
+            if self.algorithm != "randomised":
+                found = exact(stream, self.rule, self.memory)
+            if found is None and self.algorithm == "exact":
+                raise FitError(
+                    f"an exact fit of these states takes more than memory={self.memory} bytes. "
+                    'Allow more memory, or ask for algorithm="randomised".'
+                )
             if found is None:
                 found = randomised(
                     stream, self.rule, self.memory, self.passes, self.oversampling, self.seed
@@ -166,7 +178,9 @@ class LinearEmbedding(OrthogonalEmbedding):
         return super().extra_repr() + fitted
 
 
-def _check_settings(memory: int, passes: int, oversampling: int) -> None:
+def _check_settings(memory: int, passes: int, oversampling: int, algorithm: str) -> None:
+    if algorithm not in _ALGORITHMS:
+        raise DataError(f"algorithm={algorithm!r} found, expected one of {_ALGORITHMS}.")
     if memory < 1 or passes < 2 or oversampling < 0:
         raise DataError(
             f"memory={memory}, passes={passes}, oversampling={oversampling} found, expected "

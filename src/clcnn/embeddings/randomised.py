@@ -94,15 +94,15 @@ def _bytes(d: int, k: int) -> int:
 def _check_possible(states: States, rule: RankRule) -> None:
     if states.one_shot:
         raise FitError(
-            "the states exceed the memory budget and come from an iterator, which can be read "
-            "only once; fitting them takes several passes. Pass a re-iterable (a list, a "
-            "DataLoader), raise memory=, or fit on fewer samples."
+            "the states come from an iterator, which can be read only once, and a randomised fit "
+            "(asked for, or because they exceed the memory budget) takes several passes. Pass a "
+            "re-iterable (a list, a DataLoader), raise memory=, or fit on fewer samples."
         )
     if rule.kind == "singular":
         raise FitError(
-            f"singular={rule.value} needs all singular values, and the states exceed the memory "
-            "budget that an exact fit is allowed. Raise memory=, fit on fewer samples, or choose "
-            "the rank by energy= or rank=."
+            f"singular={rule.value} needs all singular values, which a randomised fit (asked for, "
+            "or because the states exceed the memory budget) does not find. Raise memory=, fit on "
+            "fewer samples, or choose the rank by energy= or rank=."
         )
 
 
