@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 .PHONY: demo test lint format package clean
 
 demo: $(VENV)/.ready
-	$(BIN)/python examples/toy.py --out demo/toy.png
+	$(BIN)/clcnn demo --out demo
 
 test: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -n 2

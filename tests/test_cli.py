@@ -25,6 +25,8 @@ COMMANDS = [
     ("tune",),
     ("experiment",),
     ("report",),
+    ("attack",),
+    ("demo",),
 ]
 
 
@@ -51,6 +53,9 @@ def test_choices_are_those_of_the_library() -> None:
         ["train", "resnet20", "--epochs", "0"],
         ["data", "get", "imagenet"],
         ["nonsense"],
+        ["attack", "resnet20-cifar10", "--attack", "magic"],
+        ["attack", "resnet20-cifar10", "--attack", "fgsm", "--steps", "3"],
+        ["attack", "resnet20-cifar10", "--eps", "-1"],
         ["train"],
     ],
 )

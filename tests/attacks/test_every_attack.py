@@ -60,8 +60,8 @@ EMBEDDING = ROBUST.embeddings[0]
 
 PLAIN: list[Attack] = [
     Noise(EPS, tries=3),
-    Noise(EPS, kind="gaussian"),
-    Noise(1.0, kind="gaussian", norm="l2"),
+    Noise(EPS, distribution="gaussian"),
+    Noise(1.0, distribution="gaussian", norm="l2"),
     CW(EPS, initial_const=0.1, max_iter=5),
     CW(1.0, norm="l2", initial_const=0.1, max_iter=5),
     Manifold(EPS, EMBEDDING, steps=5),
@@ -172,9 +172,9 @@ def test_epsilon_zero_returns_the_images(make: Callable[[], Attack]) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Noise(EPS, kind="salt"), "expected one of uniform, gaussian"),
+        (lambda: Noise(EPS, distribution="salt"), "expected one of uniform, gaussian"),
         (lambda: Noise(EPS, std=0.1), "for gaussian noise only"),
-        (lambda: Noise(EPS, kind="gaussian", std=-1), "expected std > 0"),
+        (lambda: Noise(EPS, distribution="gaussian", std=-1), "expected std > 0"),
         (lambda: Noise(EPS, tries=0), "expected tries >= 1, got 0"),
         (lambda: CW(EPS, max_iter=0), "expected max_iter >= 1, got 0"),
         (lambda: CW(EPS, decrease_factor=1), "expected decrease_factor between 0 and 1, got 1"),

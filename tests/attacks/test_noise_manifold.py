@@ -27,11 +27,11 @@ def test_noise_is_distributed_as_it_says() -> None:
     uniform = (Noise(EPS)(zeros_class, x, y) - x).flatten()
     assert uniform.abs().max() == pytest.approx(EPS, rel=1e-3)
     assert uniform.std() == pytest.approx(EPS / 3**0.5, rel=0.02)
-    gaussian = (Noise(EPS, kind="gaussian", std=0.02)(zeros_class, x, y) - x).flatten()
+    gaussian = (Noise(EPS, distribution="gaussian", std=0.02)(zeros_class, x, y) - x).flatten()
     assert gaussian.std() == pytest.approx(0.02, rel=0.02)
-    at_most = (Noise(EPS, kind="gaussian")(zeros_class, x, y) - x).abs()
+    at_most = (Noise(EPS, distribution="gaussian")(zeros_class, x, y) - x).abs()
     assert (at_most > 0.999 * EPS).float().mean() == pytest.approx(0.0455, abs=0.005)  # 2 sigma
-    round_ball = Noise(1.0, kind="gaussian", norm="l2")(zeros_class, x, y) - x
+    round_ball = Noise(1.0, distribution="gaussian", norm="l2")(zeros_class, x, y) - x
     lengths = round_ball.flatten(1).norm(dim=1)
     assert lengths.mean() == pytest.approx(0.97, abs=0.03)
 

@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_plan_has_its_file_and_its_name() -> None:
-    assert {path.stem for path in FOLDER.glob("*.toml")} == {*PLANS, "common"}
+    assert {path.stem for path in FOLDER.glob("*.toml")} == {*PLANS, "common", "demo"}
     assert {*ORDER, "all", "tune"} == {str(name) for name in cli.Experiment}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from clcnn.attacks.base import Attack, Model, is_correct
 from clcnn.errors import DataError
 
-KINDS = ("uniform", "gaussian")
+DISTRIBUTIONS = ("uniform", "gaussian")
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,20 @@ class Noise(Attack):
     The attacker knows nothing of the network; with several tries, its answers.
     """
 
-    kind: str = "uniform"
+    distribution: str = "uniform"
     std: float | None = None
     tries: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind not in KINDS:
-            raise DataError(f"noise {self.kind!r} is unknown, expected one of {', '.join(KINDS)}")
+        if self.distribution not in DISTRIBUTIONS:
+            raise DataError(
+                f"noise {self.distribution!r} is unknown, expected one of "
+                f"{', '.join(DISTRIBUTIONS)}"
+            )
         if self.std is not None and not 0 < self.std < float("inf"):
             raise DataError(f"expected std > 0 in pixel units of [0,1], got {self.std}")
-        if self.std is not None and self.kind == "uniform":
+        if self.std is not None and self.distribution == "uniform":
             raise DataError("std is for gaussian noise only; uniform noise fills the eps ball")
         if self.tries < 1:
             raise DataError(f"expected tries >= 1, got {self.tries}")
@@ -49,7 +52,7 @@ class Noise(Attack):
         return result
 
     def _noisy(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        if self.kind == "uniform":
+        if self.distribution == "uniform":
             return self.constrain(x + self.eps * self.ball.sample(x, generator), x)
         std = self.std
         if std is None:

@@ -1,0 +1,59 @@
+"""`clcnn demo`: the main job on what comes with the package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clcnn.cli.app import app
+from clcnn.cli.evaluate import AsJson, Bars, Device, Threads, make_workshop, stopped
+
+NEXT = """What to try next:
+  clcnn models                                   the trained networks that are here
+  clcnn attack resnet20-cifar10 --attack pgd     attack one of them
+  clcnn experiment table1 --quick                a table of the paper, small
+  clcnn bench --quick                            what control costs
+  python examples/toy.py                         Figure 2: the states of a small network, steered
+In your own code: robust = clcnn.control(model).fit(clean_loader); robust(x)"""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("demo"),
+    n: Annotated[int, typer.Option(help="Test images a cell.", min=1, max=1000)] = 100,
+    seed: Annotated[int, typer.Option(help="Decides images and draws.", min=0)] = 0,
+    device: Device = "cpu",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack a shipped network with and without control. Example: clcnn demo --out demo"""
+    from clcnn.evaluation import Store
+    from clcnn.experiments.demo import run
+    from clcnn.report import make_report, write_html
+
+    workshop = make_workshop(None, device, threads)
+    store = out / "demo.sqlite"
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with Bars(quiet=as_json) as watch, Store(store) as opened:
+            shown = run(opened, seed=seed, most=n, workshop=workshop, watch=watch)
+            tell = watch.say
+        page = out / "report.html"
+        write_html(make_report([store], workshop=workshop, tell=tell), page)
+    except KeyboardInterrupt:
+        raise stopped(store) from None
+    if as_json:
+        rows = [{**result.row(), "cost": result.cost} for result in shown.found]
+        facts = {"results": rows, "warnings": shown.warnings, "report": str(page)}
+        typer.echo(json.dumps(facts))
+        return
+    count = shown.found[0].n
+    typer.echo(f"\nresnet20-cifar10, accuracy on {count} test images (95 % interval)")
+    typer.echo("oblivious: the attack ignores the control; adaptive: it knows of it.\n")
+    typer.echo("\n".join(shown.lines()))
+    for sentence in shown.warnings:
+        typer.echo(f"warning: {sentence}")
+    typer.echo(f"\nWith pictures: {page}\n\n{NEXT}")
