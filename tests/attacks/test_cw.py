@@ -111,3 +111,29 @@ def test_confidence_asks_for_a_margin(victim: Victim) -> None:
     z_y = z.gather(1, y[:, None]).squeeze(1)
     gap = z.scatter(1, y[:, None], float("-inf")).amax(1) - z_y
     assert (gap[gap > 0] > 1.0).float().mean() > 0.8
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_asking_for_confidence_loses_no_success(norm: str) -> None:
+    torch.manual_seed(3)
+    network = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4)).double().eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter *= 3
+        x = torch.rand(200, 12).double()
+        y = network(x).argmax(1)
+    eps = 0.1 if norm == "linf" else 0.25
+
+    def margins(confidence: float) -> Tensor:
+        with torch.no_grad():
+            z = network(CW(eps, norm=norm, confidence=confidence)(network, x, y))
+        return z.scatter(1, y[:, None], float("-inf")).amax(1) - z.gather(1, y[:, None]).squeeze(1)
+
+    plain = margins(0.0)
+    fooled = plain > 0
+    assert 80 < fooled.sum() < 180
+    for confidence in (0.5, 1.0, 2.0):
+        found = margins(confidence)
+        assert (found[fooled] > 0).all()
+        assert (found[fooled] >= plain[fooled]).all()
+        assert found[fooled].mean() > 2 * plain[fooled].mean()

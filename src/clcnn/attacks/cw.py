@@ -27,10 +27,12 @@ class CW(Attack):
     for l_inf and max(0, ||d||^2 - tau^2) for l_2. A round is ``max_iter`` steps of Adam. After it,
     an image that is misclassified, but further than eps away, gets tau * ``decrease_factor``; one
     that is not gets c * ``const_factor``, until c passes ``largest_const``. An image leaves the
-    batch as soon as it is misclassified within eps.
+    batch as soon as it is misclassified within eps by a margin of more than ``confidence``, which
+    enters the loss once the image was misclassified within eps at all: asking for confidence
+    loses no success.
 
     Only what lies within eps counts, so tau starts there, and a round goes on from where the last
-    one ended. What never succeeded comes back brought into the ball.
+    one ended. What comes back is the image of the largest margin within eps that was met.
 
     The attacker knows the model that is given, weights and all.
     """
@@ -60,37 +62,45 @@ class CW(Attack):
 
     def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """Rounds until every image has left."""
-        result = x.clone()
+        best = _Best(x)
         left = torch.arange(len(x), device=x.device)
         w = torch.atanh((2 * x - 1) * _SMOOTHER)
         tau = x.new_full((len(x),), self.eps)
         const = x.new_full((len(x),), self.initial_const)
         while len(left):
             start, labels = x[left], y[left]
-            w, x_adv, found, broke_out = self._round(model, w, start, labels, tau, const)
-            far = ~found
+            w, inside, broke_out = self._round(model, w, start, labels, tau, const, best, left)
+            far = ~inside
             if far.any():
-                x_adv[far] = self.constrain(x_adv[far], start[far])
+                x_adv = self.constrain(image(w[far]), start[far])
                 with torch.no_grad():
-                    found[far] = margin(model(x_adv[far]), labels[far]) > self.confidence
-            result[left] = x_adv
+                    best.offer(left[far], x_adv, margin(model(x_adv), labels[far]))
             tau = torch.where(broke_out, tau * self.decrease_factor, tau)
             const = torch.where(broke_out, const, const * self.const_factor)
-            stay = ~found & (const < self.largest_const) & (tau > _LEAST_TAU * self.eps)
+            stay = (const < self.largest_const) & (tau > _LEAST_TAU * self.eps)
+            stay &= ~(best.gap[left] > self.confidence)
             left, w, tau, const = left[stay], w[stay], tau[stay], const[stay]
-        return result
+        return best.x_adv
 
     def _round(
-        self, model: Model, w: Tensor, x: Tensor, y: Tensor, tau: Tensor, const: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Steps of Adam on each image, until it is misclassified within eps.
+        self,
+        model: Model,
+        w: Tensor,
+        x: Tensor,
+        y: Tensor,
+        tau: Tensor,
+        const: Tensor,
+        best: _Best,
+        places: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Steps of Adam on each image until its margin within eps is above the confidence.
 
-        Returns the last w, the last images, which of them succeeded, and which ended misclassified
-        but further than eps away.
+        Offers what lies within eps to ``best``, where the images have the numbers ``places``.
+        Returns the last w, which images left, and which ended misclassified but further away.
         """
-        w_end, x_end = w.clone(), x.clone()
-        found = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        broke_out = torch.zeros_like(found)
+        w_end = w.clone()
+        left = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        broke_out = torch.zeros_like(left)
         here = torch.arange(len(x), device=x.device)
         m, v = torch.zeros_like(w), torch.zeros_like(w)
         for k in range(self.max_iter + 1):
@@ -99,26 +109,42 @@ class CW(Attack):
                 x_adv = image(at)
                 d = x_adv - x[here]
                 gap = margin(model(x_adv), y[here])
-                cost = const[here] * (self.confidence - gap).clamp_min(0)
+                near = self.ball.size(d.detach()) <= self.eps
+                best.offer(places[here][near], x_adv.detach()[near], gap.detach()[near])
+                wanted = self.confidence * (best.gap[places[here]] > 0)
+                cost = const[here] * (wanted - gap).clamp_min(0)
                 total = (cost + self._excess(d, tau[here])).sum()
-                fooled = (gap > self.confidence).detach()
-                inside = fooled & (self.ball.size(d.detach()) <= self.eps)
-                w_end[here], x_end[here] = w, x_adv.detach()
-                found[here], broke_out[here] = inside, fooled & ~inside
-                if k == self.max_iter or inside.all():
+                done = near & (gap > self.confidence).detach()
+                w_end[here], left[here] = w, done
+                broke_out[here] = (gap > wanted).detach() & ~near
+                if k == self.max_iter or done.all():
                     break
                 g = slope_of(total, at)
-            stay = ~inside
+            stay = ~done
             here, w, g, m, v = here[stay], w[stay], g[stay], m[stay], v[stay]
             m, v = m.lerp(g, 0.1), v.lerp(g * g, 0.001)
             step = (m / (1 - 0.9 ** (k + 1))) / ((v / (1 - 0.999 ** (k + 1))).sqrt() + 1e-8)
             w = w - self.learning_rate * step
-        return w_end, x_end, found, broke_out
+        return w_end, left, broke_out
 
     def _excess(self, d: Tensor, tau: Tensor) -> Tensor:
         if self.norm == "linf":
             return (d.flatten(1).abs() - tau[:, None]).clamp_min(0).sum(1)
         return (d.flatten(1).square().sum(1) - tau.square()).clamp_min(0)
+
+
+class _Best:
+    """The images of the largest margin within eps so far, one for each of the batch."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x_adv = x.clone()
+        self.gap = x.new_full((len(x),), -torch.inf)
+
+    def offer(self, places: Tensor, x_adv: Tensor, gap: Tensor) -> None:
+        """Keep those of the images (at ``places``) that are better than what is there."""
+        better = gap > self.gap[places]
+        self.x_adv[places[better]] = x_adv[better]
+        self.gap[places[better]] = gap[better].to(self.gap)
 
 
 def image(w: Tensor) -> Tensor:
