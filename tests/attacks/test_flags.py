@@ -32,18 +32,6 @@ def test_loss_not_rising() -> None:
         flags.loss_not_rising(rising[0])
 
 
-def test_black_box_beats_white_box() -> None:
-    white = torch.tensor([True, True, True, False])
-    black = torch.tensor([False, False, True, True])
-    assert flags.black_box_beats_white_box(black, white) == []
-    assert flags.black_box_beats_white_box(white, white) == []
-    (finding,) = flags.black_box_beats_white_box(white, black)
-    assert finding.sentence.startswith("2 samples withstand the black-box attack, 3 the one")
-    assert "missed 2" in finding.sentence
-    with pytest.raises(DataError, match="bool masks"):
-        flags.black_box_beats_white_box(white.float(), black)
-
-
 def test_epsilon_helps() -> None:
     assert flags.epsilon_helps({0.1: 0.4, 0.0: 0.9, 0.2: 0.4}) == []
     (finding,) = flags.epsilon_helps({0.1: 0.4, 0.0: 0.9, 0.2: 0.5})

@@ -190,7 +190,7 @@ def test_models_that_cannot_be_attacked() -> None:
         (lambda: FGSM(0.1, norm="l7"), "expected one of"),
         (lambda: PGD(0.1, steps=0), "expected steps >= 1, got 0"),
         (lambda: PGD(0.1, restarts=0), "expected restarts >= 1, got 0"),
-        (lambda: PGD(0.1, step_size=0), "expected step_size > 0, got 0"),
+        (lambda: PGD(0.1, step_size=0), "expected step_size > 0, finite, got 0"),
         (lambda: PGD(0.1, loss="mse"), "expected one of"),
     ],
 )

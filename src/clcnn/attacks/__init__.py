@@ -3,6 +3,7 @@
     x_adv = PGD(8 / 255)(model, x, y)                       # any network, images in [0,1]
     x_adv = StraightThrough(PGD(8 / 255))(robust, x, y)     # by someone who knows of the control
     WorstCase([...]).strongest(robust, x, y).accuracy       # adaptive accuracy
+    report(examine(model, x, y))                            # signs that an attack would mislead
 
 Each docstring says what its attacker knows.
 """
@@ -11,7 +12,8 @@ from clcnn.attacks.adaptive import ExactGradient, StraightThrough, Transfer, Unr
 from clcnn.attacks.base import Attack, AttackError
 from clcnn.attacks.cw import CW
 from clcnn.attacks.external import AutoAttack, Square
-from clcnn.attacks.flags import EvaluationWarning, Finding
+from clcnn.attacks.findings import EvaluationWarning, Finding, report
+from clcnn.attacks.flags import examine
 from clcnn.attacks.gradient import FGSM, PGD
 from clcnn.attacks.manifold import Manifold, departure
 from clcnn.attacks.noise import Noise
@@ -42,5 +44,7 @@ __all__ = [
     "Unrolled",
     "WorstCase",
     "departure",
+    "examine",
+    "report",
     "trajectory",
 ]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from clcnn.attacks.norms import Norm, norm_called
-from clcnn.errors import ClcnnError, DataError
+from clcnn.control import ControlledModule
+from clcnn.dynamics.base import check_mode
+from clcnn.errors import ClcnnError, CutError, DataError
 
 Model = Callable[[Tensor], Tensor]
 
@@ -39,10 +43,23 @@ class Attack(ABC):
 
     def __post_init__(self) -> None:
         if not 0 <= self.eps < float("inf"):
-            raise DataError(f"expected eps >= 0 in pixel units of [0,1], got {self.eps}")
-        if self.batch_size < 1:
-            raise DataError(f"expected batch_size >= 1, got {self.batch_size}")
+            raise DataError(f"expected eps >= 0, finite, in pixel units of [0,1], got {self.eps}")
+        self.require_counts("batch_size")
         norm_called(self.norm)
+
+    def require_counts(self, *names: str) -> None:
+        """Fail unless these settings are whole numbers of at least 1."""
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, Integral):
+                raise DataError(f"expected {name} as a whole number, got {value!r}")
+            if value < 1:
+                raise DataError(f"expected {name} >= 1, got {value}")
+
+    def require_step_size(self, step_size: float | None) -> None:
+        """Fail unless the step is a length, or left to the attack."""
+        if step_size is not None and not 0 < step_size < float("inf"):
+            raise DataError(f"expected step_size > 0, finite, got {step_size}")
 
     @abstractmethod
     def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
@@ -69,9 +86,12 @@ class Attack(ABC):
     @final
     def __call__(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """Adversarial examples for the images ``x`` (batch, ...) with labels ``y`` (batch,)."""
-        check_images(x, y)
+        with outside_inference_mode():
+            return self._all_batches(model, x, y)
+
+    def _all_batches(self, model: Model, x: Tensor, y: Tensor) -> Tensor:
+        x, y = checked_images(x, y)
         refuse_training_mode(model)
-        x = x.detach()
         if self.eps == 0 or not len(x):
             return x.clone()
         generator = torch.Generator().manual_seed(self.seed)
@@ -119,16 +139,51 @@ def parts(total: int, batch_size: int) -> Iterator[slice]:
 
 
 def refuse_training_mode(model: Model) -> None:
-    """Fail where batch norm and dropout would make one answer depend on the whole batch."""
-    if isinstance(model, nn.Module) and model.training:
-        raise AttackError(
-            "the model is in training mode, where its answer depends on the whole batch: call "
-            "model.eval() first"
-        )
+    """Fail where any part makes an answer depend on the whole batch, or lets no gradient pass."""
+    if isinstance(model, ControlledModule):
+        model = model.model  # the rest of it is always in eval mode
+    if isinstance(model, nn.Module):
+        try:
+            check_mode(model)
+        except CutError as error:
+            raise AttackError(str(error)) from None
+
+
+@contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Ordinary tensors inside, where there is a gradient for whoever asks for it."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def checked_images(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Images and labels after `check_images`, as tensors that a backward pass can keep."""
+    check_images(x, y)
+    x, y = x.detach(), y.detach()
+    return x.clone() if x.is_inference() else x, y.clone() if y.is_inference() else y
+
+
+def check_tensors(x: Tensor, y: Tensor) -> None:
+    """Fail on arrays and lists."""
+    for what, value in (("images", x), ("labels", y)):
+        if not isinstance(value, Tensor):
+            raise DataError(
+                f"got {what} as a {type(value).__name__}, expected a torch.Tensor: use "
+                "torch.as_tensor"
+            )
 
 
 def check_images(x: Tensor, y: Tensor) -> None:
     """Fail unless ``x`` are float images in [0,1] and ``y`` their labels."""
+    check_tensors(x, y)
+    if x.dtype in (torch.float16, torch.bfloat16):
+        raise DataError(
+            f"got images of {x.dtype}, expected float32 or float64, as lower precision moves them "
+            "by more than an attack may: cast to it inside the model"
+        )
     if not x.is_floating_point() or x.ndim < 2:
         raise DataError(
             f"got images of dtype {x.dtype} and shape {tuple(x.shape)}, expected a float batch "
@@ -139,8 +194,13 @@ def check_images(x: Tensor, y: Tensor) -> None:
             f"got labels of dtype {y.dtype} and shape {tuple(y.shape)}, expected int64 class "
             f"numbers of shape ({len(x)},)"
         )
-    # written so that a nan fails as well
-    if len(x) and not bool(((x >= 0) & (x <= 1)).all()):
+    broken = int(x.isnan().flatten(1).any(1).sum())
+    if broken:
+        raise DataError(
+            f"got nan in {broken} of {len(x)} images, expected [0, 1]: leave these images out, or "
+            "find what made them"
+        )
+    if not bool(((x >= 0) & (x <= 1)).all()):
         raise DataError(
             f"got images with values in [{float(x.min()):.6g}, {float(x.max()):.6g}], expected "
             "[0, 1]: attack the images before any normalisation, and put that inside the model"

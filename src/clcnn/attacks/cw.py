@@ -47,10 +47,10 @@ class CW(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require_counts("max_iter")
         expected = {
             "confidence": (self.confidence >= 0, ">= 0"),
             "learning_rate": (self.learning_rate > 0, "> 0"),
-            "max_iter": (self.max_iter >= 1, ">= 1"),
             "decrease_factor": (0 < self.decrease_factor < 1, "between 0 and 1"),
             "initial_const": (self.initial_const > 0, "> 0"),
             "largest_const": (self.largest_const > self.initial_const, "> initial_const"),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clcnn.attacks.base import Attack, AttackError, Model
-from clcnn.attacks.flags import Finding, report
+from clcnn.attacks.findings import Finding, report
 from clcnn.errors import DataError
 
 _NORMS = {"linf": "Linf", "l2": "L2"}
@@ -126,9 +126,7 @@ class Square(_External):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("queries", "restarts"):
-            if getattr(self, name) < 1:
-                raise DataError(f"expected {name} >= 1, got {getattr(self, name)}")
+        self.require_counts("queries", "restarts")
 
     def attack(self, package: Any, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """The search, without any gradient."""

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from clcnn.attacks.base import Checked, Model, check_images
-from clcnn.attacks.gradient import slope_of
+from clcnn.attacks.base import (
+    Checked,
+    Model,
+    check_tensors,
+    checked_images,
+    outside_inference_mode,
+    refuse_training_mode,
+)
+from clcnn.attacks.findings import EvaluationWarning, Finding, report
+from clcnn.attacks.gradient import finite, not_finite, raw_slope_of
 from clcnn.attacks.losses import ce
 from clcnn.errors import DataError
 
-
-class EvaluationWarning(UserWarning):
-    """An evaluation may report more robustness than there is."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One sign: the name of the check, and a sentence with what was found and what to do."""
-
-    check: str
-    sentence: str
-
-    def __str__(self) -> str:
-        return f"{self.check}: {self.sentence}"
-
-
-def report(findings: Sequence[Finding]) -> Sequence[Finding]:
-    """Warn of each finding, and pass them on."""
-    for finding in findings:
-        warnings.warn(str(finding), EvaluationWarning, stacklevel=2)
-    return findings
+__all__ = [
+    "EvaluationWarning",
+    "Finding",
+    "epsilon_helps",
+    "examine",
+    "loss_not_rising",
+    "outside_bounds",
+    "randomness",
+    "report",
+    "zero_gradients",
+]
 
 
 def zero_gradients(slopes: Tensor) -> list[Finding]:
@@ -68,27 +64,6 @@ def loss_not_rising(losses: Tensor) -> list[Finding]:
             "loss does not rise",
             f"the mean loss went from {start:.4g} to {end:.4g} in {len(losses) - 1} steps of "
             "ascent: the gradient does not point uphill. Check the grad mode and the step size.",
-        )
-    ]
-
-
-def black_box_beats_white_box(white_box: Tensor, black_box: Tensor) -> list[Finding]:
-    """From two masks (batch,) of samples still right, under each kind of attack."""
-    if white_box.shape != black_box.shape or white_box.dtype is not torch.bool:
-        raise DataError(
-            f"got masks of shapes {tuple(white_box.shape)} and {tuple(black_box.shape)}, dtype "
-            f"{white_box.dtype}; expected two bool masks over the same samples"
-        )
-    white, black = int(white_box.sum()), int(black_box.sum())
-    if black >= white:
-        return []
-    missed = int((white_box & ~black_box).sum())
-    return [
-        Finding(
-            "black-box beats white-box",
-            f"{black} samples withstand the black-box attack, {white} the one that knows more, "
-            f"which missed {missed} that the other broke: its gradients mislead. Report the worst "
-            "case of both.",
         )
     ]
 
@@ -130,12 +105,14 @@ def outside_bounds(x: Tensor) -> list[Finding]:
     out = int((~((x >= 0) & (x <= 1))).flatten(1).any(1).sum())
     if not out:
         return []
+    values = f"values from {float(x.min()):.4g} to {float(x.max()):.4g}"
+    if x.isnan().any():
+        values = "values that are nan or outside"
     return [
         Finding(
             "outside [0,1]",
-            f"{out} of {len(x)} images have values from {float(x.min()):.4g} to "
-            f"{float(x.max()):.4g}: epsilon is in units of [0,1], and the attack would clip them. "
-            "Put any normalisation inside the model.",
+            f"{out} of {len(x)} images have {values}: epsilon is in units of [0,1], and the attack "
+            "would clip them. Put any normalisation inside the model.",
         )
     ]
 
@@ -145,23 +122,35 @@ def examine(
 ) -> list[Finding]:
     """All signs that one model shows by itself: bounds, randomness, gradients, rising loss.
 
-    For a controlled network choose the view first: ``robust.configure(grad="straight_through")``.
+    The loss is climbed in ``steps`` steps of the gradient's sign to ``eps`` (l_inf). For a
+    controlled network choose the view first: ``robust.configure(grad="straight_through")``.
     """
-    found = outside_bounds(x)
-    if found:
-        return found
-    check_images(x, y)
+    check_tensors(x, y)
+    if steps < 1 or not 0 <= eps < float("inf"):
+        raise DataError(
+            f"got steps = {steps} and eps = {eps}, expected steps >= 1 and eps >= 0, finite, as "
+            "the loss is watched while it is climbed"
+        )
+    if not len(x):
+        raise DataError("got no image at all, expected at least one to examine the model on")
+    with outside_inference_mode():
+        return outside_bounds(x) or _climbing(model, *checked_images(x, y), eps, steps)
+
+
+def _climbing(model: Model, x: Tensor, y: Tensor, eps: float, steps: int) -> list[Finding]:
+    refuse_training_mode(model)
     checked = Checked(model)
     with torch.no_grad():
-        found += randomness(checked(x), checked(x))
-    losses, at = [], x.detach()
+        found = randomness(checked(x), checked(x))
+    losses, at = [], x
     for k in range(steps + 1):
         with torch.enable_grad():
-            at = at.requires_grad_()
+            at = at.detach().requires_grad_()
             loss = ce(checked(at), y)
-            slope = slope_of(loss.sum(), at)
+            slope = raw_slope_of(loss.sum(), at)
         losses.append(loss.detach())
         if k == 0:
-            found += zero_gradients(slope)
-        at = (x + (at.detach() + eps / steps * slope.sign() - x).clamp(-eps, eps)).clamp(0, 1)
-    return found + loss_not_rising(torch.stack(losses))
+            found += not_finite(slope) + zero_gradients(slope)
+        climbed = at.detach() + eps / steps * finite(slope).sign()
+        at = (x + (climbed - x).clamp(-eps, eps)).clamp(0, 1)
+    return found + loss_not_rising(torch.stack(losses)) if eps else found

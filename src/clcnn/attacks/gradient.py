@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from clcnn.attacks.base import Attack, AttackError, Model, is_correct
+from clcnn.attacks.findings import Finding, report
 from clcnn.attacks.losses import Loss, ce, loss_called
-from clcnn.errors import DataError, GradientError
+from clcnn.errors import GradientError
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,8 @@ class PGD(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("steps", "restarts"):
-            if getattr(self, name) < 1:
-                raise DataError(f"expected {name} >= 1, got {getattr(self, name)}")
-        if self.step_size is not None and self.step_size <= 0:
-            raise DataError(f"expected step_size > 0, got {self.step_size}")
+        self.require_counts("steps", "restarts")
+        self.require_step_size(self.step_size)
         loss_called(self.loss)
 
     def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
@@ -79,6 +77,32 @@ def ascend(
 
 
 def slope_of(total: Tensor, at: Tensor) -> Tensor:
+    """d total / d at, with 0 and a warning where that is not finite, so that others go on."""
+    slope = raw_slope_of(total, at)
+    report(not_finite(slope))
+    return finite(slope)
+
+
+def finite(slope: Tensor) -> Tensor:
+    """The slope, with 0 where it is not finite."""
+    return slope.nan_to_num(0.0, 0.0, 0.0)
+
+
+def not_finite(slopes: Tensor) -> list[Finding]:
+    """Samples whose gradient (batch, *image) is nan or inf in some pixel."""
+    broken = int((~slopes.isfinite()).flatten(1).any(1).sum())
+    if not broken:
+        return []
+    return [
+        Finding(
+            "gradients not finite",
+            f"{broken} samples have a gradient with nan or inf in it, which is taken as 0: they "
+            "may withstand the attack for that alone. Try float64, another loss, or Square.",
+        )
+    ]
+
+
+def raw_slope_of(total: Tensor, at: Tensor) -> Tensor:
     """d total / d at, with a clear error where the model has no gradient."""
     try:
         (slope,) = torch.autograd.grad(total, at)

@@ -44,10 +44,8 @@ class Manifold(Attack):
                 f"found a {type(self.embedding).__name__}, expected a fitted Embedding of the "
                 "input, for instance robust.embeddings[0] where the first cut is 'input'"
             )
-        if self.steps < 1:
-            raise DataError(f"expected steps >= 1, got {self.steps}")
-        if self.step_size is not None and self.step_size <= 0:
-            raise DataError(f"expected step_size > 0, got {self.step_size}")
+        self.require_counts("steps")
+        self.require_step_size(self.step_size)
         loss_called(self.loss)
 
     def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:

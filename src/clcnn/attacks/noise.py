@@ -38,8 +38,7 @@ class Noise(Attack):
             raise DataError(f"expected std > 0 in pixel units of [0,1], got {self.std}")
         if self.std is not None and self.distribution == "uniform":
             raise DataError("std is for gaussian noise only; uniform noise fills the eps ball")
-        if self.tries < 1:
-            raise DataError(f"expected tries >= 1, got {self.tries}")
+        self.require_counts("tries")
 
     def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """All tries, each on the samples that are still classified correctly."""

@@ -46,9 +46,9 @@ class Stealth(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.require_counts("steps")
+        self.require_step_size(self.step_size)
         expected = {
-            "steps": (self.steps >= 1, ">= 1"),
-            "step_size": (self.step_size is None or self.step_size > 0, "> 0"),
             "multiplier": (self.multiplier > 0, "> 0"),
             "adapt": (self.adapt >= 1, ">= 1"),
             "slack": (self.slack >= 0, ">= 0"),

@@ -57,8 +57,12 @@ class WorstCase(Attack):
     attacks: tuple[Attack, ...]
 
     def __init__(self, attacks: Sequence[Attack]) -> None:
-        attacks = tuple(attacks)
-        if not attacks or not all(isinstance(attack, Attack) for attack in attacks):
+        attacks = attacks if isinstance(attacks, Attack) else tuple(attacks)
+        if (
+            isinstance(attacks, Attack)
+            or not attacks
+            or not all(isinstance(attack, Attack) for attack in attacks)
+        ):
             raise DataError(f"expected at least one attack in a list, got {attacks!r}")
         balls = sorted({f"eps {attack.eps:g} ({attack.norm})" for attack in attacks})
         if len(balls) > 1:
