@@ -115,3 +115,39 @@ def test_known_examples_are_checked(victim: Victim, robust: ControlledModule) ->
         worst.strongest(robust, x, y.int())
     nothing = worst.strongest(robust, x[:0], y[:0])
     assert nothing.x_adv.shape == (0, 1, 28, 28)
+
+
+def test_attacks_of_one_name_are_told_apart(victim: Victim) -> None:
+    x, y = victim.right(60)
+    worst = WorstCase([PGD(EPS, steps=1), Noise(EPS), PGD(EPS, steps=10), PGD(EPS, loss="margin")])
+    done = worst.strongest(victim.network, x, y)
+    first = ~right(victim.network, PGD(EPS, steps=1)(victim.network, x, y), y)
+    third = ~right(victim.network, PGD(EPS, steps=10)(victim.network, x, y), y)
+    names = {name for name in done.by if name is not None}
+    assert {"PGD", "PGD 2"} <= names <= {"PGD", "Noise", "PGD 2", "PGD 3"}
+    assert torch.equal(torch.tensor([name == "PGD" for name in done.by]), first)
+    assert all(third[i] for i, name in enumerate(done.by) if name == "PGD 2")
+
+
+def test_what_withstood_comes_back_as_it_was_last_tried(
+    victim: Victim, robust: ControlledModule
+) -> None:
+    x, y = victim.x[:80], victim.y[:80]
+    attacks = [Transfer(FGSM(0.03)), StraightThrough(FGSM(0.03))]
+    done = WorstCase(attacks).strongest(robust, x, y)
+    assert 10 < done.robust.sum() < 80
+    left = done.robust
+    last = attacks[-1](robust, x[left], y[left])
+    assert torch.isclose(done.x_adv[left], last, atol=1e-6).float().mean() > 0.999
+    assert torch.equal(right(robust, done.x_adv, y), left)
+
+
+def test_no_attack_but_the_given_ones(victim: Victim, robust: ControlledModule) -> None:
+    """With the oblivious examples at hand, none are made again."""
+    x, y = victim.x[:100], victim.y[:100]
+    known = PGD(EPS, steps=2)(victim.network, x, y)
+    worst = WorstCase([Noise(EPS)])
+    done = worst.first_success(robust, x, y, known=[known])
+    assert set(done.by) <= {None, "clean", "known 0", "Noise"}
+    assert "Transfer(PGD)" in worst.strongest(robust, x, y, known=[known]).by
+    assert not (done.robust & ~right(robust, known, y)).any()

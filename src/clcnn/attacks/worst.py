@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,9 +14,10 @@ from clcnn.attacks.base import (
     Attack,
     Checked,
     Model,
-    check_images,
+    checked_images,
     inside,
     is_correct,
+    outside_inference_mode,
     parts,
     refuse_training_mode,
 )
@@ -29,7 +31,9 @@ class Strongest:
     """The examples of a `WorstCase`, per sample.
 
     ``robust`` (batch,) says which samples withstood everything; ``by`` names what broke each of
-    the others: "clean", "known 0", "known 1" ..., or the label of the attack.
+    the others: "clean", "known 0", "known 1" ..., or the label of the attack, numbered where
+    several have the same ("PGD", "PGD 2"). ``x_adv`` holds what broke a sample, or the last thing
+    that it withstood.
     """
 
     x_adv: Tensor
@@ -57,13 +61,10 @@ class WorstCase(Attack):
     attacks: tuple[Attack, ...]
 
     def __init__(self, attacks: Sequence[Attack]) -> None:
-        attacks = attacks if isinstance(attacks, Attack) else tuple(attacks)
-        if (
-            isinstance(attacks, Attack)
-            or not attacks
-            or not all(isinstance(attack, Attack) for attack in attacks)
-        ):
-            raise DataError(f"expected at least one attack in a list, got {attacks!r}")
+        given = attacks
+        attacks = () if isinstance(given, Attack) else tuple(given)
+        if not attacks or not all(isinstance(attack, Attack) for attack in attacks):
+            raise DataError(f"expected at least one attack in a list, got {given!r}")
         balls = sorted({f"eps {attack.eps:g} ({attack.norm})" for attack in attacks})
         if len(balls) > 1:
             raise DataError(
@@ -82,17 +83,36 @@ class WorstCase(Attack):
         self, model: Model, x: Tensor, y: Tensor, known: Sequence[Tensor] = ()
     ) -> Strongest:
         """The worst case with its verdicts; examples in ``known`` are tried before any attack."""
-        check_images(x, y)
+        return self._run_all(model, x, y, known, self._attacks_on(model))
+
+    def first_success(
+        self, model: Model, x: Tensor, y: Tensor, known: Sequence[Tensor] = ()
+    ) -> Strongest:
+        """As `strongest`, but with no attack beside the given ones.
+
+        For who has the oblivious examples already, and hands them in as ``known``.
+        """
+        return self._run_all(model, x, y, known, self.attacks)
+
+    def _run_all(
+        self, model: Model, x: Tensor, y: Tensor, known: Sequence[Tensor], attacks: Sequence[Attack]
+    ) -> Strongest:
+        with outside_inference_mode():
+            return self._first_success(model, *checked_images(x, y), known, attacks)
+
+    def _first_success(
+        self, model: Model, x: Tensor, y: Tensor, known: Sequence[Tensor], attacks: Sequence[Attack]
+    ) -> Strongest:
         refuse_training_mode(model)
         for place, x_known in enumerate(known):
             self._check_known(place, x_known, x)
-        x_adv = x.detach().clone()
+        x_adv = x.clone()
         robust = self._correct(model, x, y)
         by: list[str | None] = [None if right else "clean" for right in robust.tolist()]
 
         def keep(name: str, places: Tensor, candidates: Tensor, right: Tensor) -> None:
             broken = places[~right]
-            x_adv[broken] = candidates[~right]
+            x_adv[places] = candidates
             robust[broken] = False
             for place in broken.tolist():
                 by[place] = name
@@ -103,12 +123,12 @@ class WorstCase(Attack):
             right = self._correct(model, x_known, y)
             left = robust.nonzero().squeeze(1)
             keep(f"known {place}", left, x_known[left], right[left])
-        for attack in self._attacks_on(model):
+        for name, attack in zip(_numbered(attacks), attacks, strict=True):
             left = robust.nonzero().squeeze(1)
             if self.eps == 0 or not len(left):
                 break
             candidates = attack(model, x[left], y[left])
-            keep(attack.label, left, candidates, self._correct(model, candidates, y[left]))
+            keep(name, left, candidates, self._correct(model, candidates, y[left]))
         return Strongest(x_adv, robust, tuple(by))
 
     def _attacks_on(self, model: Model) -> tuple[Attack, ...]:
@@ -136,3 +156,14 @@ class WorstCase(Attack):
                 f"{self.eps:g} ({self.norm}) away or outside [0, 1]: expected examples of the same "
                 "threat"
             )
+
+
+def _numbered(attacks: Sequence[Attack]) -> list[str]:
+    """Their labels, those that were there before with a number: "PGD", "PGD 2", "PGD 3"."""
+    seen: Counter[str] = Counter()
+    names = []
+    for attack in attacks:
+        seen[attack.label] += 1
+        count = seen[attack.label]
+        names.append(attack.label if count == 1 else f"{attack.label} {count}")
+    return names
