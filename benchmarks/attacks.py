@@ -41,12 +41,14 @@ def main() -> None:
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--network", help="a name from clcnn.models.list(): what attacks leave")
-    parser.add_argument("--n", type=int, default=1000, help="test images for --network")
+    parser.add_argument("--n", type=count, default=1000, help="test images for --network")
     parser.add_argument("--test-set", action="store_true", help="the test set, not the sample")
     parser.add_argument("--root", help="where the data sets are, for --test-set")
-    parser.add_argument("--repeats", type=int, default=5, help="of each timing")
-    parser.add_argument("--speed-images", type=int, default=100, help="images in each timing")
-    parser.add_argument("--art", type=int, default=0, metavar="N", help="CW and ART's on N images")
+    parser.add_argument("--repeats", type=count, default=5, help="of each timing")
+    parser.add_argument("--speed-images", type=count, default=100, help="images in each timing")
+    parser.add_argument(
+        "--art", type=count, default=0, metavar="N", help="CW and ART's on N images"
+    )
     parser.add_argument("--skip-speed", action="store_true")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     asked = parser.parse_args()
@@ -65,6 +67,13 @@ def main() -> None:
         x, y = sample().test
         result["cw"] = beside_art(network, *some_right(network, x, y, asked.art))
     print(json.dumps(result, indent=2) if asked.json else tables(result))
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1, from the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text!r}")
+    return int(text)
 
 
 def untrained() -> nn.Module:

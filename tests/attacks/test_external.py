@@ -144,3 +144,37 @@ def test_too_few_classes_and_a_missing_package(monkeypatch: pytest.MonkeyPatch) 
     for attack in (AutoAttack(EPS), Square(EPS)):
         with pytest.raises(AttackError, match=r"pip install 'clcnn\[attacks\]'"):
             attack(network, x, y)
+
+
+def test_inputs_that_are_no_images() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4)).eval()
+    x = torch.rand(10, 12)
+    y = network(x).argmax(1)
+    for attack in (AutoAttack(EPS), AutoAttack(EPS, version="custom", parts=("square",))):
+        with pytest.raises(DataError, match=r"expected \(batch, channels, height, width\)"):
+            attack(network, x, y)
+    parts = ("apgd-ce", "apgd-t", "fab-t")
+    assert left(network, AutoAttack(0.5, version="custom", parts=parts), x, y) < 10
+    with pytest.raises(DataError, match=r"shape \(10, 3, 4\), which the package takes for one"):
+        AutoAttack(EPS, version="custom", parts=parts)(network, x.view(10, 3, 4), y)
+
+
+@pytest.mark.filterwarnings("ignore::clcnn.attacks.EvaluationWarning")
+@pytest.mark.parametrize("classes", [2, 3])
+def test_few_classes_are_enough_for_parts_without_their_loss(classes: int) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(12, classes)).eval()
+    x = torch.rand(10, 3, 2, 2)
+    y = network(x).argmax(1)
+    for part in ("apgd-ce", "fab", "fab-t", "square"):
+        attack = AutoAttack(1.0, version="custom", parts=(part,))
+        assert left(network, attack, x, y) <= 3, part
+    needed = {"apgd-t": 4, "apgd-dlr": 3}
+    for part, least in needed.items():
+        attack = AutoAttack(1.0, version="custom", parts=(part,))
+        if classes < least:
+            with pytest.raises(AttackError, match=f"{part} needs {least} classes or more"):
+                attack(network, x, y)
+        else:
+            assert left(network, attack, x, y) <= 3

@@ -6,7 +6,7 @@ import importlib
 import logging
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,8 @@ from clcnn.errors import DataError
 _NORMS = {"linf": "Linf", "l2": "L2"}
 VERSIONS = ("standard", "plus", "rand", "custom")
 PARTS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
+_LEAST_CLASSES = {"apgd-t": 4, "apgd-dlr": 3}
+"""Their losses divide by the difference to the fourth and to the third largest logit."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,6 @@ class AutoAttack(_External):
 
     def attack(self, package: Any, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """All parts, each on the samples that are left."""
-        with torch.no_grad():
-            classes = model(x[:1]).shape[1]
-        if classes < 4:
-            raise AttackError(
-                f"AutoAttack's targeted loss needs 4 classes or more, found {classes}: use PGD "
-                "with the margin loss, and Square"
-            )
         autoattack = package.AutoAttack(
             model,
             norm=_NORMS[self.norm],
@@ -108,6 +103,9 @@ class AutoAttack(_External):
             seed=self.seed,
             device=x.device,
         )
+        with torch.no_grad():
+            classes = model(x[:1]).shape[1]
+        _check_parts(autoattack.attacks_to_run, x, classes)
         for targeted in (autoattack.apgd_targeted, autoattack.fab):
             targeted.n_target_classes = min(targeted.n_target_classes, classes - 1)
         x_adv: Tensor = autoattack.run_standard_evaluation(x, y, batch_size=self.batch_size)[0]
@@ -130,11 +128,7 @@ class Square(_External):
 
     def attack(self, package: Any, model: Model, x: Tensor, y: Tensor) -> Tensor:
         """The search, without any gradient."""
-        if x.ndim != 4:
-            raise DataError(
-                f"got images of shape {tuple(x.shape)}, expected (batch, channels, height, width), "
-                "as Square changes squares of pixels"
-            )
+        _check_squares(x)
         square = importlib.import_module("pyautoattack.square").SquareAttack(
             model,
             norm=_NORMS[self.norm],
@@ -148,6 +142,32 @@ class Square(_External):
         with torch.no_grad():
             x_adv: Tensor = square.perturb(x, y)
         return x_adv
+
+
+def _check_parts(parts: Sequence[str], x: Tensor, classes: int) -> None:
+    """Fail where a part of AutoAttack cannot be run on such images or so few classes."""
+    for part, least in _LEAST_CLASSES.items():
+        if part in parts and classes < least:
+            raise AttackError(
+                f"the loss of AutoAttack's {part} needs {least} classes or more, found {classes}: "
+                "use version 'custom' with the parts 'apgd-ce', 'fab-t' and 'square'"
+            )
+    if "square" in parts:
+        _check_squares(x)
+    if x.ndim == 3:
+        raise DataError(
+            f"got a batch of shape {tuple(x.shape)}, which the package takes for one image: "
+            "expected (batch, channels, height, width), or (batch, values) and parts without "
+            "'square'"
+        )
+
+
+def _check_squares(x: Tensor) -> None:
+    if x.ndim != 4:
+        raise DataError(
+            f"got images of shape {tuple(x.shape)}, expected (batch, channels, height, width), "
+            "as Square changes squares of pixels"
+        )
 
 
 class _Kept(logging.Handler):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,10 +15,16 @@ from clcnn.cli.app import Root, app
 from clcnn.cli.evaluate import AsJson, Device, Threads, make_workshop
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor, nn
 
     from clcnn.attacks import Attack
     from clcnn.control import ControlledModule
+
+
+_EXAMINED = 64
+"""Images on which the checks are made, so that they cost little beside an attack."""
 
 
 class AttackName(StrEnum):
@@ -52,9 +60,12 @@ def attack(
         bool, typer.Option("--whole", help="Images of the whole test set, not of the sample.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Keep images, labels and examples (safetensors).")
+        Path | None,
+        typer.Option(
+            help="Keep images, labels and examples (safetensors).", dir_okay=False, writable=True
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides images and draws.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Decides images and draws.", min=0, max=2**32 - 1)] = 0,
     root: Root = None,
     device: Device = "cpu",
     threads: Threads = None,
@@ -65,18 +76,28 @@ def attack(
 
     if steps is not None and name is not AttackName.pgd:
         raise typer.BadParameter(f"--steps goes with --attack pgd, not with {name}.")
+    if not math.isfinite(eps):
+        raise typer.BadParameter(f"expected a finite --eps in 1/255, got {eps}.")
+    if out is not None:
+        _check_place(out)
     model, x, y = _subject(network, n, whole, seed, root, device, threads)
     more = {} if steps is None else {"steps": steps}
     made = ATTACKS[name](eps / 255, norm=str(norm), seed=seed, **more)
     found = measure(model, made, x, y, None if control is None else _controlled(control, model))
-    if out is not None:
-        _keep(out, x, y, found.pop("examples"), network, repr(made))
-    found.pop("examples", None)
+    examples = found.pop("examples")
     if as_json:
         typer.echo(json.dumps({"network": network, "attack": repr(made), "n": len(x), **found}))
-        return
-    images = "test set" if whole else "shipped sample's test images"
-    typer.echo(f"{network}, {name} at {eps:g}/255 ({norm}), {len(x)} images of the {images}")
+    else:
+        images = "test set" if whole else "shipped sample's test images"
+        typer.echo(f"{network}, {name} at {eps:g}/255 ({norm}), {len(x)} images of the {images}")
+        _tell(found)
+    if out is not None:
+        _keep(out, x, y, examples, network, repr(made))
+        if not as_json:
+            typer.echo(f"written: {out}")
+
+
+def _tell(found: dict[str, Any]) -> None:
     for row in found["rows"]:
         typer.echo(
             f"  {row['defence']:14}{row['threat']:12}{100 * row['accuracy']:6.1f} %  "
@@ -84,56 +105,87 @@ def attack(
         )
     for sentence in found["warnings"]:
         typer.echo(f"warning: {sentence}")
-    if out is not None:
-        typer.echo(f"written: {out}")
 
 
 def measure(
     model: nn.Module, attack: Attack, x: Tensor, y: Tensor, robust: ControlledModule | None
 ) -> dict[str, Any]:
-    """Accuracies with 95 % intervals, each with its threat; warnings; the examples by threat."""
-    from clcnn.attacks import ExactGradient, StraightThrough, Unrolled, WorstCase
-    from clcnn.attacks.external import AutoAttack, Square
-    from clcnn.attacks.noise import Noise
-    from clcnn.evaluation.threats import timed
-    from clcnn.solvers.base import FeedbackSolver
+    """Accuracies with 95 % intervals, each with its threat; warnings; the examples by threat.
 
+    An adaptive example that is withstood is the last one that was tried.
+    """
+    from clcnn.attacks import WorstCase
+    from clcnn.evaluation.threats import timed
+
+    signs = _signs("uncontrolled", model, attack, x, y)
     made = timed(lambda: (attack(model, x, y), None))
     findings = list(made.findings)
     examples = {"oblivious": made.x}
-    rows = [_row("uncontrolled", "none", model, x, y), _row("uncontrolled", "", model, made.x, y)]
+    rows = [
+        _row("uncontrolled", "clean", _right(model, x, y)),
+        _row("uncontrolled", "attacked", _right(model, made.x, y)),
+    ]
     if robust is not None:
-        rows.append(_row("controlled", "none", robust, x, y))
-        rows.append(_row("controlled", "oblivious", robust, made.x, y))
-        if isinstance(attack, (Noise, Square)):
-            informed: list[Attack] = [attack]
-        elif isinstance(robust.solver, FeedbackSolver):
-            informed = [ExactGradient(attack)]
-        else:
-            informed = [StraightThrough(attack), Unrolled(attack)]
-        if isinstance(attack, AutoAttack):
-            informed = informed[:1]
-        worst = WorstCase(informed)
-        strongest = timed(lambda: (worst.strongest(robust, x, y, [made.x]).x_adv, None))
-        findings += strongest.findings
-        examples["adaptive"] = strongest.x
-        rows.append(_row("controlled", "adaptive", robust, strongest.x, y))
-    sentences = [str(finding) for finding in dict.fromkeys(findings)]
+        rows.append(_row("controlled", "clean", _right(robust, x, y)))
+        rows.append(_row("controlled", "oblivious", _right(robust, made.x, y)))
+        signs += _signs("controlled", robust.configure(grad="straight_through"), attack, x, y)
+        worst = WorstCase(_informed(attack, robust))
+
+        def strongest() -> tuple[Tensor, list[str | None]]:
+            # The attack on the uncontrolled network is known already, and no other was asked for.
+            found = worst.first_success(robust, x, y, [made.x])
+            return found.x_adv, list(found.by)
+
+        adaptive = timed(strongest)
+        findings += adaptive.findings
+        examples["adaptive"] = adaptive.x
+        withstood = [name is None for name in adaptive.broken_by or ()]
+        rows.append(_row("controlled", "adaptive", withstood))
+    sentences = [*signs, *(str(finding) for finding in dict.fromkeys(findings))]
     return {"rows": rows, "warnings": sentences, "examples": examples}
 
 
-def _row(defence: str, threat: str, model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+def _informed(attack: Attack, robust: ControlledModule) -> list[Attack]:
+    """The attack by someone who knows of the control, in each way to differentiate it."""
+    from clcnn.attacks import AutoAttack, ExactGradient, Noise, Square, StraightThrough, Unrolled
+    from clcnn.solvers.base import FeedbackSolver
+
+    if isinstance(attack, (Noise, Square)):
+        return [attack]
+    if isinstance(robust.solver, FeedbackSolver):
+        return [ExactGradient(attack)]
+    if isinstance(attack, AutoAttack):
+        return [StraightThrough(attack)]
+    return [StraightThrough(attack), Unrolled(attack)]
+
+
+def _signs(defence: str, model: nn.Module, attack: Attack, x: Tensor, y: Tensor) -> list[str]:
+    """What `examine` finds on some of the images."""
+    from clcnn.attacks import examine
+
+    # as far along each pixel as a perturbation of that length goes
+    eps = attack.eps if attack.norm == "linf" else attack.eps / x[0].numel() ** 0.5
+    found = examine(model, x[:_EXAMINED], y[:_EXAMINED], eps=eps)
+    return [f"{defence}, {finding}" for finding in found]
+
+
+def _right(model: nn.Module, x: Tensor, y: Tensor) -> list[bool]:
     import torch
 
     from clcnn.attacks.base import is_correct
-    from clcnn.statistics import wilson
 
     pairs = zip(torch.split(x, 250), torch.split(y, 250), strict=True)
-    right = [is_correct(model, images, labels) for images, labels in pairs]
-    accuracy = float(torch.cat(right).double().mean())
-    low, high = wilson(accuracy, len(x))
-    words = {"none": "clean", "": "attacked"}.get(threat, threat)
-    return {"defence": defence, "threat": words, "accuracy": accuracy, "low": low, "high": high}
+    return [
+        right for images, labels in pairs for right in is_correct(model, images, labels).tolist()
+    ]
+
+
+def _row(defence: str, threat: str, right: Sequence[bool]) -> dict[str, Any]:
+    from clcnn.statistics import wilson
+
+    accuracy = sum(right) / len(right)
+    low, high = wilson(accuracy, len(right))
+    return {"defence": defence, "threat": threat, "accuracy": accuracy, "low": low, "high": high}
 
 
 def _subject(
@@ -166,6 +218,16 @@ def _controlled(path: Path, model: nn.Module) -> ControlledModule:
     import clcnn
 
     return clcnn.load(path, model)
+
+
+def _check_place(path: Path) -> None:
+    """Fail before the attack, not after it, where no file can be written."""
+    from clcnn.data.files import explained
+
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
 
 
 def _keep(
