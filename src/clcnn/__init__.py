@@ -20,9 +20,11 @@ from clcnn.embeddings import (
     AutoEmbedding,
     AutoencoderEmbedding,
     Embedding,
+    FrequencyEmbedding,
     LinearEmbedding,
     PatchEmbedding,
     SeparableEmbedding,
+    SpectralEmbedding,
 )
 from clcnn.errors import (
     ClcnnError,
@@ -34,7 +36,7 @@ from clcnn.errors import (
     SolveError,
 )
 from clcnn.loading import load
-from clcnn.solvers import MSA, PMP, Greedy, Reactive, Riccati, Solver
+from clcnn.solvers import MSA, PMP, Feedback, Greedy, Reactive, Riccati, Solver
 from clcnn.types import Solution, Status
 
 _ROOMS = ("attacks", "data", "evaluation", "models", "theory", "training")
@@ -49,7 +51,9 @@ __all__ = [
     "CutError",
     "DataError",
     "Embedding",
+    "Feedback",
     "FitError",
+    "FrequencyEmbedding",
     "GradientError",
     "Greedy",
     "HookedDynamics",
@@ -62,6 +66,7 @@ __all__ = [
     "Solution",
     "SolveError",
     "Solver",
+    "SpectralEmbedding",
     "StagedDynamics",
     "Status",
     "__version__",

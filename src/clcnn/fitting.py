@@ -13,6 +13,9 @@ from clcnn.dynamics.choose import choose_cuts
 from clcnn.dynamics.hooked import HookedDynamics
 from clcnn.embeddings.base import Embedding
 from clcnn.errors import ClcnnError, DataError, FitError
+from clcnn.states import Batches
+
+_HEARD = 2000  # samples whose gradients are enough for a spectrum
 
 
 def inspected(
@@ -71,6 +74,63 @@ def fit_embeddings(
             )
         fitted.append(embedding)
     return fitted
+
+
+def hear_gradients(
+    dynamics: Dynamics,
+    batches: Batches,
+    fitted: Sequence[Embedding],
+    states: Sequence[Iterable[Tensor]],
+    device: torch.device | None,
+) -> None:
+    """Tell embeddings that ask for it what the network's answers depend on, at up to 2,000 samples.
+
+    The gradient at cut t is that of the largest logit less the second: the direction in which the
+    answer changes first, without a label, and never faded by a confident softmax.
+    """
+    places = [t for t, embedding in enumerate(fitted) if embedding.wants_gradients]
+    if not places:
+        return
+    if batches.one_shot:
+        raise FitError(
+            f"{type(fitted[places[0]]).__name__} learns from the network's gradients, for which "
+            "the data are run again, and the loader can be iterated only once. Hand over something "
+            "that can be iterated again (a DataLoader, a list of batches, tensors)."
+        )
+    heard: list[list[Tensor]] = [[] for _ in fitted]
+    count = 0
+    for x, _ in batches:
+        x = x[: _HEARD - count]
+        x = x.to(device) if device is not None else x
+        count += len(x)
+        found = _gradients(dynamics, x.clone() if x.is_inference() else x)
+        for t in places:
+            heard[t].append(found[t])
+        if count >= _HEARD:
+            break
+    for t in places:
+        try:
+            fitted[t].hear(heard[t], states[t])
+        except FitError as error:
+            raise FitError(f"at cut {dynamics.cuts[t]!r}: {error}") from error
+
+
+def _gradients(dynamics: Dynamics, x: Tensor) -> tuple[Tensor, ...]:
+    added: list[Tensor] = []
+
+    def steer(t: int, state: Tensor) -> Tensor:
+        added.append(torch.zeros_like(state).requires_grad_())
+        return state + added[-1]
+
+    with torch.enable_grad():
+        logits = dynamics.rollout(x, steer)
+        if logits.dim() != 2 or logits.shape[1] < 2:
+            raise FitError(
+                f"found answers of shape {tuple(logits.shape)}; expected logits (batch, classes) "
+                "of at least two classes, whose difference tells what the network is sensitive to."
+            )
+        first, second = logits.topk(2, dim=1).values.unbind(1)
+        return torch.autograd.grad((first - second).sum(), added)
 
 
 def device_of(model: nn.Module) -> torch.device | None:

@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from clcnn._version import __version__
 from clcnn.embeddings.autoencoder import AutoencoderEmbedding
 from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.frequency import FrequencyEmbedding
 from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.embeddings.patch import PatchEmbedding
 from clcnn.embeddings.separable import SeparableEmbedding
+from clcnn.embeddings.spectral import SpectralEmbedding
 from clcnn.errors import ClcnnError, FitError, LoadError
-from clcnn.solvers import MSA, PMP, Greedy, Reactive, Riccati
+from clcnn.solvers import MSA, PMP, Feedback, Greedy, Reactive, Riccati
 from clcnn.solvers.base import Solver
 from clcnn.solvers.per_cut import FeedbackPerCut, IterativePerCut, MSAPerCut
 
@@ -30,11 +32,17 @@ FORMAT = 1
 _KEY = "clcnn"
 _SOLVERS: dict[str, type[Solver]] = {
     cls.__name__: cls
-    for cls in (PMP, MSA, Greedy, Reactive, Riccati, IterativePerCut, MSAPerCut, FeedbackPerCut)
+    for cls in (
+        *(PMP, MSA, Greedy, Reactive, Riccati, Feedback),
+        *(IterativePerCut, MSAPerCut, FeedbackPerCut),
+    )
 }
 EMBEDDINGS: dict[str, type[Embedding]] = {
     cls.__name__: cls
-    for cls in (LinearEmbedding, SeparableEmbedding, PatchEmbedding, AutoencoderEmbedding)
+    for cls in (
+        *(LinearEmbedding, SeparableEmbedding, PatchEmbedding, FrequencyEmbedding),
+        *(SpectralEmbedding, AutoencoderEmbedding),
+    )
 }
 
 

@@ -3,17 +3,21 @@
 from clcnn.embeddings.auto import AutoEmbedding
 from clcnn.embeddings.autoencoder import AutoencoderEmbedding
 from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.frequency import FrequencyEmbedding
 from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.embeddings.orthogonal import OrthogonalEmbedding
 from clcnn.embeddings.patch import PatchEmbedding
 from clcnn.embeddings.separable import SeparableEmbedding
+from clcnn.embeddings.spectral import SpectralEmbedding
 
 __all__ = [
     "AutoEmbedding",
     "AutoencoderEmbedding",
     "Embedding",
+    "FrequencyEmbedding",
     "LinearEmbedding",
     "OrthogonalEmbedding",
     "PatchEmbedding",
     "SeparableEmbedding",
+    "SpectralEmbedding",
 ]

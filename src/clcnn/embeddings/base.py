@@ -24,12 +24,19 @@ class Embedding(nn.Module, ABC):
     choice_: dict[str, Any] | None = None
     """Why this embedding, where it was chosen among several; JSON values, saved with it."""
 
+    wants_gradients: bool = False
+    """Whether `hear` is to be called after `fit`, with gradients of the network at these states."""
+
     @abstractmethod
     def fit(self, states: Iterable[Tensor]) -> Embedding:
         """Learn the manifold from batches of clean states; ``states`` may be iterated again.
 
         Returns the fitted embedding: this one, or another that it chose.
         """
+
+    def hear(self, gradients: Iterable[Tensor], states: Iterable[Tensor]) -> Embedding:
+        """Learn what the network is sensitive to, from its gradients at the states fitted."""
+        raise NotImplementedError(f"{type(self).__name__} does not listen to gradients")
 
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from clcnn.solvers.base import FeedbackSolver as FeedbackSolver
 from clcnn.solvers.base import Solver as Solver
+from clcnn.solvers.feedback import Feedback as Feedback
 from clcnn.solvers.greedy import Greedy as Greedy
 from clcnn.solvers.greedy import Reactive as Reactive
 from clcnn.solvers.loop import IterativeSolver as IterativeSolver

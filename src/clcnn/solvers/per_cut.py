@@ -10,7 +10,6 @@ from torch import Tensor
 
 from clcnn.errors import SolveError
 from clcnn.solvers.base import FeedbackSolver, Solver
-from clcnn.solvers.greedy import Greedy
 from clcnn.solvers.loop import IterativeSolver, Memory
 from clcnn.solvers.msa import MSA
 from clcnn.solvers.pmp import PMP
@@ -72,13 +71,14 @@ def combine(solvers: Mapping[str, Solver], cuts: Sequence[str]) -> Solver:
     msas = tuple(solver for solver in ordered if isinstance(solver, MSA))
     if len(msas) == len(ordered):
         return MSAPerCut(**_shared(msas, (*_LOOP, "inner")), solvers=msas)
-    greedy = tuple(solver for solver in ordered if isinstance(solver, Greedy))
-    if len(greedy) == len(ordered):
-        return FeedbackPerCut(solvers=greedy)
+    policies = tuple(solver for solver in ordered if isinstance(solver, FeedbackSolver))
+    if len(policies) == len(ordered):
+        return FeedbackPerCut(solvers=policies)
     kinds = ", ".join(sorted({type(solver).__name__ for solver in ordered}))
     raise SolveError(
         f"found solvers of kinds {kinds} at different cuts; expected one kind at all (PMP, MSA, or "
-        "Greedy and Reactive), as one loop runs them. Pass one solver for all cuts instead."
+        "the one-pass ones: Greedy, Reactive, Feedback), as one loop runs them. Pass one solver "
+        "for all cuts instead."
     )
 
 

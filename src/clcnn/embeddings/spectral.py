@@ -1,0 +1,215 @@
+"""The whole spectrum of clean states, and how strongly a sample departs from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.orthogonal import check_samples, fix_signs
+from clcnn.embeddings.principal import check_variance
+from clcnn.embeddings.separable import ModeMoments, _along, _blocks, held
+from clcnn.embeddings.streams import States, check_fitted, check_state
+from clcnn.errors import FitError, LoadError
+
+_ROUNDS = 6  # of Fisher scoring: enough for levels up to the clean variances
+_OUTLIER = 9.0  # a squared coefficient counts for no more than ten times its expected value
+_QUANTILE = 0.95
+
+
+@dataclass(frozen=True)
+class Levels:
+    """How strongly each sample is perturbed: a variance in every direction, and one weighted by k.
+
+    Both (batch,), in the square of the state's unit, at least 0.
+    """
+
+    white: Tensor
+    sensitive: Tensor
+
+
+class SpectralEmbedding(Embedding):
+    """E(x) = mean + U diag(lambda / (lambda + n(x))) U'(x - mean),  n_i(x) = s(x) + k_i g(x).
+
+    U is one orthonormal basis for each axis of the state (as in `SeparableEmbedding`), all of it;
+    lambda_i is the clean variance of the coefficient z_i of U'(x - mean), k_i (mean 1) the
+    network's sensitivity along it, the mean square of the unit gradients that `hear` is told of.
+    The levels s and g are estimated from the sample alone: the coefficients are taken as Gaussian
+    with variance lambda_i + s + k_i g, and s, g >= 0 found by maximum likelihood (Fisher scoring,
+    a coefficient counting for no more than ten times what is expected of it). So E(x) is the mean
+    of the clean state given x: nearly x itself where nothing departs from the clean spectrum.
+
+    `Feedback` steers by the same model, with a strength.
+
+    Learned: ``mean`` (d,), ``basis_1`` ... ``basis_K`` (n_k, n_k), ``variances`` (d,),
+    ``sensitivity`` (d,), and ``clean_level`` (), the 95 % quantile of s over the fitted states.
+    States of an iterator are kept, up to ``memory`` bytes.
+    """
+
+    mean: Tensor
+    variances: Tensor
+    sensitivity: Tensor
+    clean_level: Tensor
+    wants_gradients = True
+
+    def __init__(self, memory: int = 2**31) -> None:
+        super().__init__()
+        self.memory = memory
+        self.shape_: tuple[int, ...] | None = None
+        for name in ("mean", "variances", "sensitivity", "clean_level"):
+            self.register_buffer(name, None)
+
+    def fit(self, states: Iterable[Tensor]) -> Self:
+        """Find the bases, the variance of every coefficient and the level of clean states."""
+        with torch.inference_mode(False), torch.no_grad():
+            stream = States(states)
+            batches: Iterable[Tensor] = held(stream, self.memory) if stream.one_shot else stream
+            moments = ModeMoments()
+            for block in _blocks(batches):
+                moments.add(block)
+            n = moments.n
+            check_samples(n)
+            check_variance(float(moments.modes[0].trace()) / (n - 1), moments.mean.flatten())
+            self.shape_ = stream.shape
+            for k, S in enumerate(moments.modes, start=1):
+                basis = fix_signs(torch.linalg.eigh(S)[1].flip(1)).to(stream.dtype)
+                self.register_buffer(f"basis_{k}", basis.contiguous())
+            self.mean = moments.mean.flatten().to(stream.dtype)
+            squares = torch.zeros_like(self.mean, dtype=torch.float64)
+            for block in _blocks(batches):
+                squares += self.coefficients(block).double().square().sum(0)
+            variances = squares / (n - 1)
+            # No direction is ever quite empty: the rounding of the transform fills it.
+            rounding = float(variances.sum()) * torch.finfo(stream.dtype).eps ** 2
+            self.variances = variances.clamp_min(rounding).to(stream.dtype)
+            self.sensitivity = torch.ones_like(self.mean)
+            self.clean_level = self.mean.new_zeros(())
+            levels = [self.levels(block).white for block in _blocks(batches)]
+            self.clean_level = torch.cat(levels).double().quantile(_QUANTILE).to(stream.dtype)
+        return self
+
+    def hear(self, gradients: Iterable[Tensor], states: Iterable[Tensor]) -> Self:
+        """k_i = d mean((U'g / ||g||)_i^2) over the gradients g of the network's answers on clean x.
+
+        The clean level of ``states`` is then found again, as s depends on k.
+        """
+        check_fitted(self, self.shape_)
+        with torch.inference_mode(False), torch.no_grad():
+            squares, n = torch.zeros_like(self.mean, dtype=torch.float64), 0
+            for g in gradients:
+                z = self._transform(g.reshape(len(g), -1)).double()
+                norms = z.square().sum(1, keepdim=True)
+                told = (norms > 0).squeeze(1) & norms.isfinite().squeeze(1)
+                squares += (z[told].square() / norms[told]).sum(0)
+                n += int(told.sum())
+            if not n:
+                raise FitError(
+                    "no gradient of the network at this state is finite and other than zero; "
+                    "expected some. Leave this cut out: nothing behind it depends on its state."
+                )
+            k = squares * (squares.numel() / n)
+            self.sensitivity = k.to(self.mean.dtype)
+            levels = [self.levels(block).white for block in _blocks(states)]
+            self.clean_level = torch.cat(levels).double().quantile(_QUANTILE).to(self.mean.dtype)
+        return self
+
+    def coefficients(self, x: Tensor) -> Tensor:
+        """z = U'(x - mean), shape (batch, d)."""
+        check_fitted(self, self.shape_)
+        check_state(x, self.shape_, self.mean.dtype)
+        return self._transform(x.flatten(1) - self.mean)
+
+    def levels(self, x: Tensor) -> Levels:
+        """s(x) and g(x): how strongly each sample is perturbed."""
+        return self.levels_of(self.coefficients(x))
+
+    def levels_of(self, z: Tensor) -> Levels:
+        """s and g from the coefficients z, the likelihood's maximum with s, g >= 0.
+
+        Each round solves the weighted normal equations of z_i^2 - lambda_i ~ s + k_i g, with
+        weights 1 / (lambda_i + s + k_i g)^2; where one level would be negative it is 0 and the
+        other one is found alone.
+        """
+        lam, k = self.variances, self.sensitivity
+        shapes = torch.stack([torch.ones_like(k), k, k * k], dim=1)  # (d, 3)
+        excess = z.square() - lam
+        s = g = z.new_zeros(len(z), 1)
+        for round_ in range(_ROUNDS):
+            expected = lam + s + k * g
+            w = expected.reciprocal().square()
+            a, b, c = torch.split(w @ shapes, 1, dim=1)
+            # Before anything is known of the levels, nothing can be called an outlier.
+            seen = (torch.minimum(excess, _OUTLIER * expected) if round_ else excess) * w
+            p, q = torch.split(seen @ shapes[:, :2], 1, dim=1)
+            det = a * c - b * b
+            # Shapes that are alike (k = 1 everywhere) cannot be told apart: all is white then.
+            apart = det > 1e-6 * a * c
+            det = torch.where(apart, det, torch.ones_like(det))
+            both_s, both_g = (c * p - b * q) / det, (a * q - b * p) / det
+            alone_s, alone_g = p / a, q / c
+            only_s = ~apart | (both_g < 0)
+            only_g = apart & (both_s < 0) & (both_g >= 0)
+            s = torch.where(only_s, alone_s, torch.where(only_g, 0.0, both_s)).clamp_min(0)
+            g = torch.where(only_g, alone_g, torch.where(only_s, 0.0, both_g)).clamp_min(0)
+        return Levels(s.squeeze(1), g.squeeze(1))
+
+    def pull(self, z: Tensor, white: Tensor, sensitive: Tensor) -> Tensor:
+        """u = -U diag(n / (lambda + n)) z, n_i = white + k_i sensitive, of the state's shape.
+
+        It minimises sum_i (z_i + u_i)^2 / lambda_i + u_i^2 / n_i.
+        """
+        n = white.unsqueeze(1) + self.sensitivity * sensitive.unsqueeze(1)
+        return -self._back(z * (n / (self.variances + n)))
+
+    def project(self, x: Tensor) -> Tensor:
+        """E(x), by the sample's own levels."""
+        return x + self.residual(x)
+
+    def residual(self, x: Tensor) -> Tensor:
+        """E(x) - x."""
+        z = self.coefficients(x)
+        levels = self.levels_of(z)
+        return self.pull(z, levels.white, levels.sensitive)
+
+    def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:
+        """Take back what `fit` learned for states of ``shape``."""
+        found = {name: tuple(value.shape) for name, value in tensors.items()}
+        d = (prod(shape),)
+        expected: dict[str, tuple[int, ...]] = {"mean": d, "variances": d, "sensitivity": d}
+        expected |= {"clean_level": ()}
+        expected |= {f"basis_{k}": (n, n) for k, n in enumerate(shape, start=1)}
+        if found != expected:
+            raise LoadError(
+                f"the saved tensors of a SpectralEmbedding for states of shape {tuple(shape)} have "
+                f"shapes {found}, expected {expected}. Load the file with the network and the "
+                "embedding that saved it."
+            )
+        super().restore(tensors, shape)
+        self.shape_ = tuple(shape)
+        return self
+
+    def extra_repr(self) -> str:
+        """The state's shape, once fitted."""
+        return "not fitted" if self.shape_ is None else f"states of shape {self.shape_}"
+
+    def _bases(self) -> list[Tensor]:
+        return [self.get_buffer(f"basis_{k}") for k in range(1, len(self.shape_ or ()) + 1)]
+
+    def _transform(self, y: Tensor) -> Tensor:
+        """U'y for rows y."""
+        z = y.reshape(-1, *(self.shape_ or ()))
+        for k, U in enumerate(self._bases()):
+            z = _along(z, k, U)
+        return z.flatten(1)
+
+    def _back(self, z: Tensor) -> Tensor:
+        """U z, of the state's shape."""
+        y = z.reshape(-1, *(self.shape_ or ()))
+        for k, U in enumerate(self._bases()):
+            y = _along(y, k, U.T)
+        return y

@@ -1,0 +1,99 @@
+"""One pass, and as much control as each sample needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from clcnn.embeddings.spectral import Levels, SpectralEmbedding
+from clcnn.errors import SolveError
+from clcnn.solvers.base import FeedbackSolver
+from clcnn.solvers.problem import Policy, Problem
+
+PRESETS = {"default": 16.0, "strong": 128.0}
+"""The strength of each preset, chosen on held-out images (docs/feedback.md)."""
+
+
+@dataclass(frozen=True)
+class Feedback(FeedbackSolver):
+    """u_t = argmin_u sum_i (z_i + u_i)^2 / lambda_i + u_i^2 / n_i: u_i = -n_i z_i/(lambda_i+n_i).
+
+    In the basis of a `SpectralEmbedding`: z_i are the state's coefficients, lambda_i their clean
+    variances, and n_i = s + k_i G the perturbation's, by the levels s and g that the embedding
+    estimates from this very sample. A clean sample shows none and is left alone; a perturbed one
+    is pulled towards the clean spectrum, most where the network is sensitive (k_i).
+
+    A perturbation that was searched for does more harm than noise of its size. So the sensitive
+    level is taken ``strength`` times larger than it looks,
+
+        G = b / (1 + b / (ceiling mean(lambda))),
+        b = strength (g + suspicion s / (1 + (s / (knee^2 clean level))^2)),
+
+    where a white level of about the clean ones' counts as a sign of more, and a much larger one,
+    which is honest noise, does not. ``ceiling`` bounds the authority: however large the levels
+    that an attacker feigns, the pull along a direction is less than
+    (s + k_i c) / (lambda_i + s + k_i c), c = ceiling mean(lambda). ``trust`` bounds every |u_i| in
+    the state's own coordinates.
+
+    ``strength`` is the knob: 0 trusts the sample's own levels' white part alone, more costs clean
+    accuracy and buys robustness. Left out, the ``preset`` has it: "default" or "strong".
+    """
+
+    strength: float | None = None
+    preset: Literal["default", "strong"] = "default"
+    suspicion: float = 6.0
+    knee: float = 1.5
+    ceiling: float = 0.4
+    trust: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise SolveError(
+                f"found preset={self.preset!r}; expected one of {', '.join(map(repr, PRESETS))}."
+            )
+        for name, least in (("strength", 0), ("suspicion", 0)):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise SolveError(f"found {name}={value!r}; expected a number of at least {least}.")
+        for name in ("knee", "ceiling", "trust"):
+            value = getattr(self, name)
+            if not (value is None and name == "trust") and not 0 < value < float("inf"):
+                raise SolveError(f"found {name}={value!r}; expected a number above 0.")
+
+    def policy(self, problem: Problem) -> Policy:
+        """The pull at every cut, by the sample's levels there."""
+        embeddings = [
+            _spectral(E, problem.dynamics.cuts[t])
+            for t, E in enumerate(problem.objective.embeddings)
+        ]
+
+        def pi(t: int, x: Tensor) -> Tensor:
+            embedding = embeddings[t]
+            z = embedding.coefficients(x)
+            levels = embedding.levels_of(z)
+            u = embedding.pull(z, levels.white, self.taken_for(levels, embedding))
+            return u if self.trust is None else u.clamp(-self.trust, self.trust)
+
+        return pi
+
+    def taken_for(self, levels: Levels, embedding: SpectralEmbedding) -> Tensor:
+        """G(s, g), the sensitive level that is acted upon: (batch,)."""
+        strength = PRESETS[self.preset] if self.strength is None else self.strength
+        s, g = levels.white, levels.sensitive
+        tiny = torch.finfo(s.dtype).tiny
+        turn = (self.knee**2 * embedding.clean_level).clamp_min(tiny)
+        b = strength * (g + self.suspicion * s / (1 + (s / turn).square()))
+        most = self.ceiling * embedding.variances.mean()
+        return b / (1 + b / most)
+
+
+def _spectral(embedding: object, cut: str) -> SpectralEmbedding:
+    if not isinstance(embedding, SpectralEmbedding):
+        raise SolveError(
+            f"found a {type(embedding).__name__} at cut {cut!r}; Feedback needs the whole spectrum "
+            "of clean states. Fit with embedding=clcnn.SpectralEmbedding(), or use Greedy or PMP."
+        )
+    return embedding

@@ -1,0 +1,160 @@
+"""The whole spectrum: variances, levels by maximum likelihood, what the network is sensitive to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import nn
+
+import clcnn
+from clcnn import Feedback, SpectralEmbedding
+from clcnn.errors import FitError, LoadError
+
+SHAPE = (2, 6, 5)
+D = 60
+
+
+def clean(n: int, seed: int = 0) -> torch.Tensor:
+    """Separable Gaussian states with variances over four decades, around 0.5."""
+    generator = torch.Generator().manual_seed(99)
+    bases = []
+    for size in SHAPE:
+        rough = torch.randn(size, size, generator=generator, dtype=torch.float64)
+        bases.append(torch.linalg.qr(rough)[0])
+    generator.manual_seed(seed)
+    x = torch.randn(n, *SHAPE, generator=generator, dtype=torch.float64)
+    scales = [torch.logspace(0, -1, size, dtype=torch.float64) for size in SHAPE]
+    x = torch.einsum("nabc,a,b,c->nabc", x, *scales)
+    return 0.5 + torch.einsum("nabc,ia,jb,kc->nijk", x, *bases)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> SpectralEmbedding:
+    embedding = SpectralEmbedding().fit([clean(2000)])
+    generator = torch.Generator().manual_seed(5)
+    k = torch.rand(D, generator=generator, dtype=torch.float64) ** 4
+    embedding.sensitivity = k / k.mean()
+    return embedding
+
+
+def test_a_full_orthonormal_basis_and_its_variances() -> None:
+    x = clean(500)
+    embedding = SpectralEmbedding().fit(list(x.split(90)))
+    z = embedding.coefficients(x)
+    centred = (x - x.mean(0)).flatten(1)
+    torch.testing.assert_close(z.square().sum(1), centred.square().sum(1))
+    torch.testing.assert_close(z.var(0), embedding.variances)
+    covariance = torch.from_numpy(np.cov(centred.T.numpy()))
+    assert torch.linalg.eigvalsh(covariance).max() >= embedding.variances.max() * (1 - 1e-9)
+    assert torch.equal(SpectralEmbedding().fit(iter(x.split(90))).variances, embedding.variances)
+
+
+def test_levels_are_the_likelihoods_maximum(fitted: SpectralEmbedding) -> None:
+    generator = torch.Generator().manual_seed(1)
+    lam, k = fitted.variances.numpy(), fitted.sensitivity.numpy()
+    true = [(0.0, 0.0), (0.02, 0.0), (0.0, 0.05), (0.01, 0.03), (0.05, 0.1)]
+    z = torch.stack(
+        [
+            torch.randn(D, generator=generator, dtype=torch.float64)
+            .clamp(-2.5, 2.5)
+            .mul(torch.from_numpy(lam + s + k * g).sqrt())
+            for s, g in true
+            for _ in range(4)
+        ]
+    )
+    found = fitted.levels_of(z)
+
+    def minus_log_likelihood(levels: np.ndarray, squares: np.ndarray) -> float:
+        v = lam + levels[0] + k * levels[1]
+        return float(np.sum(np.log(v) + squares / v))
+
+    for place, row in enumerate(z.numpy()):
+        best = min(
+            (
+                minimize(
+                    minus_log_likelihood,
+                    start,
+                    args=(row**2,),
+                    bounds=[(0, None), (0, None)],
+                    method="L-BFGS-B",
+                    options={"ftol": 1e-14, "gtol": 1e-10},
+                )
+                for start in ([1e-3, 1e-3], [0.1, 0.1], [0.3, 0.0], [0.0, 0.5])
+            ),
+            key=lambda one: one.fun,
+        )
+        ours = np.array([float(found.white[place]), float(found.sensitive[place])])
+        lost = minus_log_likelihood(ours, row**2) - best.fun
+        assert -1e-6 <= lost < 0.6, (place, ours, best.x)  # of a sum over 60 coefficients
+
+
+def test_levels_are_right_on_average() -> None:
+    embedding = SpectralEmbedding().fit([clean(4000)])
+    generator = torch.Generator().manual_seed(2)
+    x = clean(200, seed=1)
+    noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    for std in (0.05, 0.2):
+        white = embedding.levels(x + std * noise).white
+        assert float(white.median()) == pytest.approx(std**2, rel=0.25)
+    assert float(embedding.levels(x).white.median()) < 0.05**2 / 10
+
+
+def test_one_shape_is_all_white() -> None:
+    """Without gradients k = 1, which nothing tells from white noise."""
+    embedding = SpectralEmbedding().fit([clean(300)])
+    levels = embedding.levels(clean(20, seed=3))
+    assert torch.equal(levels.sensitive, torch.zeros(20, dtype=torch.float64))
+
+
+def test_the_pull_solves_its_quadratic_problem(fitted: SpectralEmbedding) -> None:
+    z = fitted.coefficients(clean(5, seed=4))
+    white, sensitive = torch.full((5,), 0.02).double(), torch.linspace(0.01, 0.4, 5).double()
+    u = fitted.coefficients(
+        fitted.pull(z, white, sensitive) + fitted.mean.view(SHAPE)
+    ).requires_grad_()
+    n = white[:, None] + fitted.sensitivity * sensitive[:, None]
+    loss = ((z + u).square() / fitted.variances + u.square() / n).sum()
+    (slope,) = torch.autograd.grad(loss, u)
+    assert slope.abs().max() < 1e-9 * (z.abs() / fitted.variances).max()
+
+
+def test_it_hears_what_a_linear_network_answers_to() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(D, 2).double()).eval()
+    x = clean(400)
+    robust = clcnn.control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
+    embedding = robust.fit(x).embeddings[0]
+    assert isinstance(embedding, SpectralEmbedding)
+    weight = network[1].weight.detach()
+    direction = (weight[0] - weight[1]).view(1, *SHAPE)
+    k = embedding.coefficients(direction + embedding.mean.view(1, *SHAPE)).square().squeeze(0)
+    torch.testing.assert_close(embedding.sensitivity, k * (D / k.sum()))
+    assert float(embedding.sensitivity.mean()) == pytest.approx(1.0)
+
+
+def test_what_cannot_be_heard() -> None:
+    x = clean(30)
+    deaf = nn.Sequential(nn.Flatten(), nn.Linear(D, 3).double()).eval()
+    nn.init.zeros_(deaf[1].weight)
+    robust = clcnn.control(deaf, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
+    with pytest.raises(FitError, match=r"at cut 'input': no gradient .* other than zero"):
+        robust.fit(x)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(D, 3).double()).eval()
+    robust = clcnn.control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
+    with pytest.raises(FitError, match="iterated only once"):
+        robust.fit(iter([x]))
+    one = nn.Sequential(nn.Flatten(), nn.Linear(D, 1).double()).eval()
+    robust = clcnn.control(one, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
+    with pytest.raises(FitError, match="at least two classes"):
+        robust.fit(x)
+
+
+def test_what_was_learned_is_restored(fitted: SpectralEmbedding) -> None:
+    tensors = fitted.state_dict()
+    back = SpectralEmbedding(**fitted.config()).restore(tensors, SHAPE)
+    x = clean(3, seed=9)
+    assert torch.equal(back.project(x), fitted.project(x))
+    with pytest.raises(LoadError, match=r"SpectralEmbedding for states of shape \(2, 6, 4\)"):
+        SpectralEmbedding().restore(tensors, (2, 6, 4))
