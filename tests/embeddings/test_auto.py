@@ -16,6 +16,7 @@ import clcnn
 from clcnn.embeddings import (
     AutoEmbedding,
     Embedding,
+    FrequencyEmbedding,
     LinearEmbedding,
     PatchEmbedding,
     SeparableEmbedding,
@@ -92,6 +93,32 @@ def test_patches_are_found_where_the_whole_is_too_large():
     assert (chosen.patch, chosen.rank_) == (4, 32)
 
 
+def waves(n=600, shape=(4, 16, 16)):
+    """Frequencies that are independent, each with a mixture of the channels of its own."""
+    generator = torch.Generator().manual_seed(0)
+    C, H, W = shape
+    z = torch.randn(n, C, H, W, generator=generator, dtype=torch.float64)
+    mix = torch.randn(H, W, C, C, generator=generator, dtype=torch.float64)
+    z = torch.einsum("ncij,ijcd->ndij", z, mix)
+    falling = 1.0 + torch.arange(H, dtype=torch.float64)
+    z /= (falling[:, None] + falling).square()
+    A = torch.linalg.qr(torch.randn(H, H, generator=generator, dtype=torch.float64))[0]
+    return torch.einsum("ndij,hi,wj->ndhw", z, A, A)
+
+
+def test_waves_are_found_where_each_has_channels_of_its_own():
+    x = waves()
+    chosen = AutoEmbedding(energy=0.99).fit(x)
+    assert type(chosen) is FrequencyEmbedding
+    ranks = {one["kind"]: one["rank"] for one in chosen.choice_["weighed"]}
+    assert {"frequency 4", "frequency 2"} < set(ranks)
+    assert "frequency 1" not in ranks
+    assert chosen.choice_["picked"] == f"frequency {chosen.block}"
+    assert chosen.rank_ < 0.95 * min(ranks["separable"], ranks["patch 4"])
+    only = AutoEmbedding(energy=0.99, kinds=["frequency"]).fit(x)
+    assert (only.block, only.rank_) == (chosen.block, chosen.rank_)
+
+
 def split(n, m, seed=0):
     out = torch.zeros(n, dtype=torch.bool)
     out[torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:m]] = True
@@ -161,12 +188,24 @@ class TestBudget:
         out = split(400, 80)
         assert LinearEmbedding(rank=30).fit(x[~out]).kept(x[out]) <= linear["kept"] < 0.99
 
+    def test_what_is_cheap_for_the_whole_state_is_never_too_dear(self):
+        """Unless a budget is given: then that is what counts."""
+        x = low_rank(n=400, rank=200, shape=(4, 16, 16))
+        free, bound = AutoEmbedding().fit(x), AutoEmbedding(budget=256).fit(x)
+        assert free.choice_["budget"] == 2**22 / 1024
+        assert type(free) is LinearEmbedding
+        assert 256 * 1024 < free.multiply_adds_ < 2**22
+        assert bound.choice_["budget"] == 256
+        assert bound.multiply_adds_ <= 256 * 1024
+        large = AutoEmbedding(0.5, kinds=["separable"]).fit(noise(10, (8, 64, 64)))
+        assert large.choice_["budget"] == 256
+
     def test_equal_ranks_go_to_the_cheaper(self):
         auto = AutoEmbedding()
         weighed = [Weighed("a", 1000, 90, 0.99, True), Weighed("b", 1009, 50, 0.99, True)]
-        assert auto._pick(weighed, 5)[0].kind == "b"
+        assert auto._pick(weighed, 5, 256.0)[0].kind == "b"
         weighed[1] = Weighed("b", 1011, 50, 0.99, True)
-        assert auto._pick(weighed, 5)[0].kind == "a"
+        assert auto._pick(weighed, 5, 256.0)[0].kind == "a"
 
 
 class TestStreams:
@@ -265,7 +304,7 @@ def test_settings():
         with pytest.raises(DataError, match="multiply-adds a feature"):
             AutoEmbedding(**wrong)
     for wrong in (["pca"], [], "linear"):
-        with pytest.raises(DataError, match="expected some of separable, patch, linear"):
+        with pytest.raises(DataError, match="expected some of separable, patch, frequency"):
             AutoEmbedding(kinds=wrong)
     with pytest.raises(FitError, match=r"no patch of 2, 4, 8, 16 divides .*\(2, 5, 5\)"):
         AutoEmbedding(kinds=["patch"]).fit(states(20, (2, 5, 5)))

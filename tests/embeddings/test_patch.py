@@ -81,7 +81,7 @@ class TestErrors:
             PatchEmbedding(2).fit(states(shape=(2, 5, 7)))
 
     def test_vectors(self):
-        with pytest.raises(FitError, match=r"vectors and have no patches.*LinearEmbedding"):
+        with pytest.raises(FitError, match=r"are vectors, .* patch=2, .*LinearEmbedding"):
             PatchEmbedding(2).fit(states(shape=(8,)))
 
     def test_ranks_that_are_no_multiple(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import gcd, prod
 from typing import Any, Literal, NoReturn, get_args
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.frequency import FrequencyEmbedding
 from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.embeddings.orthogonal import OrthogonalEmbedding, check_samples
 from clcnn.embeddings.patch import PatchEmbedding, rank_step
@@ -19,10 +21,14 @@ from clcnn.embeddings.separable import SeparableEmbedding, held
 from clcnn.embeddings.streams import States, check_fitted
 from clcnn.errors import DataError, FitError
 
-Family = Literal["separable", "patch", "linear"]
+Family = Literal["separable", "patch", "frequency", "linear"]
 _FAMILIES: tuple[Family, ...] = get_args(Family)
 _PATCHES = (2, 4, 8, 16)
-_PATCH_SIZE = 1024  # features a patch may have: its covariance is decomposed
+_BLOCKS = (4, 2, 1)
+_TRIED = 2  # of these, the largest that suit: a block of fewer frequencies is worse, given samples
+_SIZE = 1024  # features a patch or block may have: its covariance is decomposed
+_BUDGET = 256.0  # multiply-adds a feature
+_CHEAP = 2**22  # multiply-adds that never are too many: a tenth of a small network's
 _HELD_OUT = 1000  # states that are enough to measure on
 _TIE = 0.01  # ranks that differ by less are the same, and the cheaper kind wins
 _FEWEST = 10  # samples below which nothing can be held out
@@ -49,7 +55,7 @@ class Weighed:
 
 
 class AutoEmbedding(Embedding):
-    """argmin r over kinds with kept(r) >= energy on held-out states and multiply-adds <= budget d.
+    """argmin r over kinds with kept(r) >= energy on held-out states, multiply-adds within budget.
 
     `fit` sets a share ``holdout`` of the states aside (at most 1,000, drawn from ``seed``), fits
     every kind on the others, finds for each the smallest rank that keeps ``energy`` of what was set
@@ -58,9 +64,11 @@ class AutoEmbedding(Embedding):
     fits that kind and rank on all states and *returns* it, with what was weighed in ``choice_``.
 
     The budget counts for each feature of the state, as a layer's cost does: a 3 x 3 convolution of
-    c channels takes 9 c. ``kinds`` narrows the choice: any of "separable", "patch" (2, 4, 8 and 16
-    where they divide) and "linear". With one alone the budget is not applied, so that
-    ``kinds=["separable"]`` is `SeparableEmbedding` with its energy kept on held-out states.
+    c channels takes 9 c. If none is given it is 256, or as much as makes 2^22 for the whole state:
+    what is that cheap is never too dear. ``kinds`` narrows the choice: any of "separable", "patch"
+    (2, 4, 8 and 16 where they divide), "frequency" (blocks of 4, 2 or 1: the two largest that
+    divide) and "linear". With one alone the budget is not applied, so that ``kinds=["separable"]``
+    is `SeparableEmbedding` with its energy kept on held-out states.
 
     States that are vectors, or fewer than 10, get a `LinearEmbedding` with the rule
     ``energy``, on the fitted states. States of an iterator are kept, up to ``memory`` bytes.
@@ -69,7 +77,7 @@ class AutoEmbedding(Embedding):
     def __init__(
         self,
         energy: float = 0.99,
-        budget: float = 256.0,
+        budget: float | None = None,
         kinds: Sequence[Family] | None = None,
         holdout: float = 0.2,
         memory: int = 2**31,
@@ -78,7 +86,7 @@ class AutoEmbedding(Embedding):
         super().__init__()
         if not 0 < energy <= 1:
             raise DataError(f"energy={energy} found, expected a share in (0, 1], such as 0.99.")
-        if not (0 < holdout < 1 and budget > 0 and memory >= 1):
+        if not (0 < holdout < 1 and (budget is None or budget > 0) and memory >= 1):
             raise DataError(
                 f"holdout={holdout}, budget={budget}, memory={memory} found, expected a share "
                 "between 0 and 1, a positive number of multiply-adds a feature, and bytes >= 1."
@@ -108,7 +116,8 @@ class AutoEmbedding(Embedding):
             n = sum(len(batch) for batch in batches)
             check_samples(n)
             candidates = self._candidates(stream.shape)
-            choice: dict[str, Any] = {"energy": self.share, "budget": self.budget, "samples": n}
+            choice: dict[str, Any] = {"energy": self.share, "samples": n}
+            choice["budget"] = self._a_feature(prod(stream.shape))
             if self.kinds is None and (len(stream.shape) < 2 or n < _FEWEST):
                 reason = f"{n} samples are too few to hold some back"
                 if len(stream.shape) < 2:
@@ -117,7 +126,7 @@ class AutoEmbedding(Embedding):
                 choice |= {"weighed": [], "picked": "linear", "why": reason}
             else:
                 weighed, m = self._weigh_all(candidates, batches, n, stream)
-                winner, reason = self._pick(weighed, m)
+                winner, reason = self._pick(weighed, m, choice["budget"])
                 make = next(one.make for one in candidates if one.name == winner.kind)
                 chosen = make(rank=winner.rank).fit(batches)
                 choice |= {"held_out": m, "weighed": [asdict(one) for one in weighed]}
@@ -147,23 +156,32 @@ class AutoEmbedding(Embedding):
     def _separable(self, **rule: Any) -> SeparableEmbedding:
         return SeparableEmbedding(**rule, memory=self.memory)
 
+    def _frequency(self, block: int) -> Callable[..., FrequencyEmbedding]:
+        return partial(FrequencyEmbedding, block, memory=self.memory)
+
+    def _a_feature(self, d: int) -> float:
+        """The budget in multiply-adds a feature, for states of d."""
+        return max(_BUDGET, _CHEAP / d) if self.budget is None else self.budget
+
     def _candidates(self, shape: tuple[int, ...]) -> list[Candidate]:
         """The kinds that suit states of ``shape``, cheap to fit first."""
-        half = max(1, int(self.budget / 2))  # a linear map of rank r there and back: 2 r a feature
+        d = prod(shape)
+        half = max(1, int(self._a_feature(d) / 2))  # of rank r there and back: 2 r a feature
         found = {"separable": [Candidate("separable", self._separable, None)], "patch": []}
-        for p in _PATCHES:
-            size, whole = shape[0] * p ** (len(shape) - 1), len(shape) > 1 and gcd(*shape[1:])
-            if whole and whole % p == 0 and size <= _PATCH_SIZE and size < prod(shape):
-                limit = half * rank_step(shape, p) if half < size else None
-                make = _Patches(p)
-                found["patch"].append(Candidate(f"patch {p}", make, limit))
-        found["linear"] = [Candidate("linear", self._linear, half if half < prod(shape) else None)]
+        for p in _suitable(_PATCHES, shape):
+            limit = half * rank_step(shape, p) if half < d // rank_step(shape, p) else None
+            found["patch"].append(Candidate(f"patch {p}", partial(PatchEmbedding, p), limit))
+        found["frequency"] = [
+            Candidate(f"frequency {b}", self._frequency(b), None)
+            for b in _suitable(_BLOCKS, shape)[:_TRIED]
+        ]
+        found["linear"] = [Candidate("linear", self._linear, half if half < d else None)]
         listed = [one for kind in self.kinds or _FAMILIES for one in found[kind]]
         if not listed:
             raise FitError(
                 f"no patch of {', '.join(map(str, _PATCHES))} divides states of shape {shape} into "
-                f"several of at most {_PATCH_SIZE} features. Allow other kinds, or use "
-                "PatchEmbedding(patch=...)."
+                f"several of at most {_SIZE} features, nor does a block of frequencies. Allow "
+                "other kinds, or use PatchEmbedding(patch=...) or FrequencyEmbedding(block=...)."
             )
         if len(listed) == 1:
             return [Candidate(listed[0].name, listed[0].make, None)]
@@ -209,9 +227,9 @@ class AutoEmbedding(Embedding):
         step = fitted.rank_step_
         r = min(-(-(int(enough[0]) + 1) // step) * step, fitted.rank_)
         cost = fitted.truncated(r).multiply_adds_
-        return Weighed(one.name, r, cost, float(curve[r - 1]), cost <= self.budget * d)
+        return Weighed(one.name, r, cost, float(curve[r - 1]), cost <= self._a_feature(d) * d)
 
-    def _pick(self, weighed: Sequence[Weighed], m: int) -> tuple[Weighed, str]:
+    def _pick(self, weighed: Sequence[Weighed], m: int, budget: float) -> tuple[Weighed, str]:
         able = [one for one in weighed if one.rank is not None]
         asked = f"{self.share:g} of {m} held-out states"
         if not able:
@@ -229,7 +247,7 @@ class AutoEmbedding(Embedding):
             return best, why if best.rank == least else f"{why}, to {_TIE:.0%}, and the cheapest so"
         best = min(able, key=lambda one: one.multiply_adds or 0)
         warnings.warn(
-            f"no kind keeps {asked} within budget={self.budget:g} multiply-adds a feature; the "
+            f"no kind keeps {asked} within budget={budget:g} multiply-adds a feature; the "
             f"cheapest found, {best.kind} of rank {best.rank}, is taken. Raise budget= for a "
             "smaller rank, or lower energy=.",
             stacklevel=3,
@@ -248,12 +266,13 @@ def _at_most(one: Candidate, limit: int, x: Tensor) -> float:
     return 1 - (1 - own) / (1 + 5 / len(x))  # a little more, as x's mean is not the one fitted
 
 
-@dataclass(frozen=True)
-class _Patches:
-    patch: int
-
-    def __call__(self, **rule: Any) -> PatchEmbedding:
-        return PatchEmbedding(self.patch, **rule)
+def _suitable(sizes: Sequence[int], shape: tuple[int, ...]) -> list[int]:
+    """Those that cut a state of ``shape`` into several parts, each of at most `_SIZE` features."""
+    if len(shape) < 2:
+        return []
+    common, m = gcd(*shape[1:]), len(shape) - 1
+    fits = [p for p in sizes if common % p == 0 and shape[0] * p**m <= _SIZE]
+    return [p for p in fits if shape[0] * p**m < prod(shape)]
 
 
 class _Part:

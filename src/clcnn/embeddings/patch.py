@@ -208,18 +208,18 @@ def rank_step(shape: tuple[int, ...], patch: int) -> int:
     return prod(n // patch for n in shape[1:])
 
 
-def check_divides(shape: tuple[int, ...], patch: int) -> None:
-    """Raise where a state of ``shape`` cannot be cut into whole patches, and say which can."""
+def check_divides(shape: tuple[int, ...], size: int, name: str = "patch") -> None:
+    """Raise where a state of ``shape`` cannot be cut into whole parts, and say which can."""
     if len(shape) < 2:
         raise FitError(
-            f"states of shape {shape} are vectors and have no patches, expected (channels, ...), "
-            "such as (C, H, W). Use LinearEmbedding."
+            f"states of shape {shape} are vectors, which have no place for {name}={size}, "
+            "expected (channels, ...), such as (C, H, W). Use LinearEmbedding."
         )
-    if any(n % patch for n in shape[1:]):
+    if any(n % size for n in shape[1:]):
         common = gcd(*shape[1:])
         fits = [p for p in range(1, common + 1) if common % p == 0]
-        nearest = min(fits, key=lambda p: abs(p - patch))
+        nearest = min(fits, key=lambda p: abs(p - size))
         raise FitError(
-            f"patch={patch} does not divide {' x '.join(map(str, shape[1:]))}, expected one of "
-            f"{', '.join(map(str, fits))}. Take patch={nearest}."
+            f"{name}={size} does not divide {' x '.join(map(str, shape[1:]))}, expected one of "
+            f"{', '.join(map(str, fits))}. Take {name}={nearest}."
         )
