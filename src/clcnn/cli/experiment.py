@@ -32,6 +32,7 @@ class Experiment(StrEnum):
     fashion = "fashion"
     table4 = "table4"
     literal = "literal"
+    feedback = "feedback"
     all = "all"
     tune = "tune"
 

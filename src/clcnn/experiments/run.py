@@ -30,6 +30,7 @@ ORDER = (
     "fashion",
     "table4",
     "literal",
+    "feedback",
 )
 """All experiments: those of seconds first, then by their worth."""
 

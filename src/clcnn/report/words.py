@@ -11,6 +11,9 @@ DEFENCES = {
     "nonlinear": "CLC-NN, nonlinear",
     "auto": "CLC-NN, auto",
     "reactive": "reactive",
+    "pmp": "CLC-NN, auto",
+    "feedback": "feedback",
+    "feedback-strong": "feedback, strong",
     "layerwise": "layer-wise",
     "linear-reactive": "CLC-NN − reactive",
 }
@@ -21,6 +24,7 @@ ATTACKS = {
     "pgd": "PGD",
     "cw": "CW",
     "noise": "Noise",
+    "gaussian": "Gaussian, 0.08",
     "square": "Square",
     "autoattack": "AutoAttack",
     "worst": "Worst case",
@@ -28,6 +32,8 @@ ATTACKS = {
 EXPERIMENTS = {
     "adaptive": "An attacker who knows of the control",
     "fashion": "Fashion-MNIST",
+    "feedback": "One-pass feedback control",
+    "demo": "A demonstration",
     "literal": "What the authors' code does otherwise, switch by switch",
     "manifold": "Manifold attack, layer by layer",
     "theory": "Theorem 1",

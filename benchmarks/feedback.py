@@ -1,0 +1,116 @@
+"""Feedback control on held-out training images: its strength, and what each of its parts is worth.
+
+    python benchmarks/feedback.py --n 500
+
+All attacks are computed on the uncontrolled network (oblivious). Held-out images are in no
+network's training and no fit; test images have no part in choosing settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import clcnn
+from clcnn import Feedback, SpectralEmbedding
+from clcnn.attacks import FGSM, PGD, Noise
+from clcnn.attacks.base import is_correct
+from clcnn.data import load
+from clcnn.statistics import wilson
+
+STRENGTHS = (0, 4, 8, 16, 32, 64, 128, 256)
+PARTS: Mapping[str, Feedback] = {
+    "strong": Feedback(preset="strong"),
+    "no suspicion": Feedback(preset="strong", suspicion=0),
+    "no knee": Feedback(preset="strong", knee=1e6),
+    "no ceiling": Feedback(preset="strong", ceiling=1e6),
+    "trust 0.03": Feedback(preset="strong", trust=0.03),
+}
+
+
+def main() -> None:
+    """Fit, attack, and print one row a setting."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", default="resnet20-cifar10")
+    parser.add_argument("--n", type=int, default=500, help="held-out images")
+    parser.add_argument("--fit", type=int, default=5000, help="training images to fit on")
+    parser.add_argument("--root", type=Path, default=None)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    network = clcnn.models.load(asked.network)
+    assert network.card is not None
+    fit, _ = some(network.card.data, "train", asked.fit, asked)
+    x, y = some(network.card.data, "heldout", asked.n, asked)
+    robust = clcnn.control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
+    robust = robust.fit(fit)
+    sets = attacked(network, x, y, asked.seed)
+    low, high = wilson(0.5, len(x))
+    widest = 50 * (high - low)
+    print(f"{asked.network}, {len(x)} held-out images; intervals at most +-{widest:.1f} points")
+    print(f"{'':16}" + "".join(f"{name:>8}" for name in sets) + "    cost")
+    show("no control", network, sets, y, network)
+    for strength in STRENGTHS:
+        one = robust.configure(solver=Feedback(strength=strength))
+        show(f"strength {strength}", one, sets, y, network)
+    for name, solver in PARTS.items():
+        show(name, robust.configure(solver=solver), sets, y, network)
+    deaf = robust.configure(solver=Feedback(preset="strong"))
+    embedding = deaf.embeddings[0]
+    assert isinstance(embedding, SpectralEmbedding)
+    embedding.sensitivity = torch.ones_like(embedding.sensitivity)
+    show("white only", deaf, sets, y, network)
+
+
+def some(data: str, split: str, n: int, asked: argparse.Namespace) -> tuple[Tensor, Tensor]:
+    """n images of a split, drawn by the seed."""
+    x, y = load(data, split, asked.root).tensors()  # type: ignore[arg-type]
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(asked.seed))[:n]
+    return x[order], y[order]
+
+
+def attacked(network: torch.nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
+    """The images and what attacks make of them."""
+    sets = {"clean": x}
+    for eps in (2, 4, 8):
+        sets[f"FGSM {eps}"] = FGSM(eps / 255)(network, x, y)
+    for eps in (1, 2, 4, 8):
+        sets[f"PGD {eps}"] = PGD(eps / 255)(network, x, y)
+    gaussian = Noise(1.0, distribution="gaussian", std=0.08, seed=seed)
+    return sets | {"noise": gaussian(network, x, y)}
+
+
+def show(
+    name: str, model: torch.nn.Module, sets: Mapping[str, Tensor], y: Tensor, plain: torch.nn.Module
+) -> None:
+    """Accuracies in per cent, and the time in plain forwards."""
+    shares = [100 * float(right(model, x, y).double().mean()) for x in sets.values()]
+    cost = seconds(model, sets["clean"][:64]) / seconds(plain, sets["clean"][:64])
+    print(
+        f"{name:16}" + "".join(f"{share:8.1f}" for share in shares) + f"  {cost:6.2f}", flush=True
+    )
+
+
+def right(model: torch.nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Which images are classified correctly."""
+    pairs = zip(torch.split(x, 250), torch.split(y, 250), strict=True)
+    return torch.cat([is_correct(model, images, labels) for images, labels in pairs])
+
+
+def seconds(model: torch.nn.Module, x: Tensor, rounds: int = 5) -> float:
+    """The shortest of several calls."""
+    times = []
+    with torch.no_grad():
+        for _ in range(rounds):
+            start = time.perf_counter()
+            model(x)
+            times.append(time.perf_counter() - start)
+    return min(times)
+
+
+if __name__ == "__main__":
+    main()
