@@ -24,7 +24,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from clcnn import HookedDynamics, LinearEmbedding, PatchEmbedding, SeparableEmbedding, models
+from clcnn import (
+    FrequencyEmbedding,
+    HookedDynamics,
+    LinearEmbedding,
+    PatchEmbedding,
+    SeparableEmbedding,
+    models,
+)
 from clcnn.data import load, sample
 from clcnn.embeddings import AutoEmbedding, OrthogonalEmbedding
 
@@ -40,7 +47,7 @@ def main() -> None:
     parser.add_argument("--fit", type=int, default=5000, help="training images to fit on")
     parser.add_argument("--held-out", type=int, default=1000, help="images to measure on")
     parser.add_argument("--energy", type=float, default=0.99)
-    parser.add_argument("--budget", type=float, default=AutoEmbedding().budget)
+    parser.add_argument("--budget", type=float, help="multiply-adds a feature, for auto")
     parser.add_argument("--cuts", nargs="+", default=list(CUTS))
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=15, help="of each timing")
@@ -112,7 +119,7 @@ def states(dynamics: HookedDynamics, wanted: int, x: Tensor) -> Tensor:
 
 
 def fit_all(
-    x: Tensor, energy: float, budget: float, skip_linear: bool
+    x: Tensor, energy: float, budget: float | None, skip_linear: bool
 ) -> dict[str, OrthogonalEmbedding]:
     """Every kind, by the same rule on the fitted states; "auto" by its own on held-out ones."""
     C, H, W = x.shape[1:]
@@ -120,6 +127,7 @@ def fit_all(
     for p in (1, 2, 4, 8):
         if H % p == W % p == 0 and C * p * p <= 1024:
             kinds[f"patch {p}"] = PatchEmbedding(p, energy=energy)
+            kinds[f"frequency {p}"] = FrequencyEmbedding(p, energy=energy)
     if not skip_linear:
         kinds = {"linear": LinearEmbedding(energy=energy)} | kinds
     batches = x.split(250)
@@ -156,13 +164,13 @@ def table(cut: str, found: dict[str, Any]) -> str:
     full = next((one for one in found["kinds"] if one["kind"] == "linear"), None)
     lines = [
         f"\n{cut}: {' x '.join(map(str, found['shape']))} = {d}, fitted on {found['fitted']}",
-        f"{'kind':12}{'rank':>7}{'M madds':>9}{'a feature':>11}{'ms':>8}{'forwards':>10}"
+        f"{'kind':13}{'rank':>7}{'M madds':>9}{'a feature':>11}{'ms':>8}{'forwards':>10}"
         f"{'to full':>9}{'kept fitted':>13}{'held out':>10}",
     ]
     for one in found["kinds"]:
         ratio = f"{one['ms'] / full['ms']:9.3f}" if full else f"{'-':>9}"
         lines.append(
-            f"{one['kind']:12}{one['rank']:7}{one['multiply_adds'] / 1e6:9.2f}"
+            f"{one['kind']:13}{one['rank']:7}{one['multiply_adds'] / 1e6:9.2f}"
             f"{one['multiply_adds'] / d:11.0f}{one['ms']:8.1f}{one['forwards']:10.3f}{ratio}"
             f"{one['kept_fitted']:13.4f}{one['kept_held_out']:10.4f}"
         )
@@ -178,7 +186,7 @@ def summary(everything: dict[str, Any]) -> str:
         if len(rows) == len(everything):
             madds = sum(one["multiply_adds"] for one in rows) / 1e6
             forwards = sum(one["forwards"] for one in rows)
-            lines.append(f"{kind:12}{madds:9.2f} M multiply-adds{forwards:9.3f} plain forwards")
+            lines.append(f"{kind:13}{madds:9.2f} M multiply-adds{forwards:9.3f} plain forwards")
     return "\n".join(lines)
 
 

@@ -123,6 +123,15 @@ def test_blocks_hold_neighbours_of_all_channels(shape):
     assert torch.equal(from_blocks(blocks, shape[0], [n // 2 for n in shape[1:]], 2), z)
 
 
+def test_exported_it_serves_any_batch():
+    x = states(shape=(2, 8, 8))
+    embedding = FrequencyEmbedding(2, rank=70).fit(x)
+    batch = {"x": {0: torch.export.Dim("batch", min=2)}}
+    program = torch.export.export(embedding, (x[:3],), dynamic_shapes=batch).module()
+    for n in (2, 7):
+        torch.testing.assert_close(program(x[:n]), embedding.project(x[:n]))
+
+
 class TestErrors:
     def test_sizes_that_do_not_divide(self):
         with pytest.raises(FitError, match=r"block=3 does not divide 4 x 6.*1, 2. Take block=2"):
