@@ -53,5 +53,5 @@ def test_adaptive_is_never_above_oblivious(here: Path) -> None:
         if threat == "adaptive":
             assert at[defence, attack, threat] <= at[defence, attack, "oblivious"]
     lines = shown.lines()
-    assert lines[0].split() == ["threat", "uncontrolled", "reactive", "PMP"]
+    assert lines[0].split() == ["threat", "uncontrolled", "reactive", "PMP", "feedback"]
     assert len(lines) == 1 + 1 + 2 * 3 + 1

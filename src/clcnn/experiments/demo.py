@@ -13,7 +13,7 @@ from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments.run import Request, plan_of
 
 NAME = "demo"
-DEFENCES = {"none": "uncontrolled", "reactive": "reactive", "pmp": "PMP"}
+DEFENCES = {"none": "uncontrolled", "reactive": "reactive", "pmp": "PMP", "feedback": "feedback"}
 ATTACKS = {"none": "clean", "noise": "noise", "fgsm": "FGSM", "pgd": "PGD"}
 THREATS = ("oblivious", "adaptive")
 
