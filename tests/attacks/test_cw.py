@@ -120,19 +120,21 @@ def test_asking_for_confidence_loses_no_success(norm: str) -> None:
     with torch.no_grad():
         for parameter in network.parameters():
             parameter *= 3
-        x = torch.rand(200, 12).double()
+        x = torch.rand(60, 12).double()
         y = network(x).argmax(1)
     eps = 0.1 if norm == "linf" else 0.25
 
     def margins(confidence: float) -> Tensor:
         with torch.no_grad():
-            z = network(CW(eps, norm=norm, confidence=confidence)(network, x, y))
+            z = network(
+                CW(eps, norm=norm, confidence=confidence, initial_const=1e-3)(network, x, y)
+            )
         return z.scatter(1, y[:, None], float("-inf")).amax(1) - z.gather(1, y[:, None]).squeeze(1)
 
     plain = margins(0.0)
     fooled = plain > 0
-    assert 80 < fooled.sum() < 180
-    for confidence in (0.5, 1.0, 2.0):
+    assert 20 < fooled.sum() < 55
+    for confidence in (0.5, 2.0):
         found = margins(confidence)
         assert (found[fooled] > 0).all()
         assert (found[fooled] >= plain[fooled]).all()
