@@ -23,15 +23,11 @@ from clcnn.attacks import (
     EvaluationWarning,
     ExactGradient,
     Finding,
-    Stealth,
     StraightThrough,
-    Transfer,
     Unrolled,
     WorstCase,
 )
-from clcnn.attacks.adaptive import Seeing
 from clcnn.attacks.base import is_correct
-from clcnn.control import ControlledModule
 from clcnn.evaluation.cache import ExampleCache, Examples
 from clcnn.evaluation.defending import Defences, Defended
 from clcnn.evaluation.hashing import ATTACK_ROOMS, FIT_ROOMS, digest, digest_tensors, versions
@@ -226,13 +222,11 @@ def _first_success(
     model: torch.nn.Module, chunk: Chunk, known: Sequence[Tensor], attacks: Sequence[Attack]
 ) -> tuple[Tensor, list[str | None]]:
     if attacks:
-        plain = [a.inner if isinstance(a, Seeing) else a for a in attacks]
-        plain = [a for a in plain if not isinstance(a, Stealth)]
-        if isinstance(model, ControlledModule) and plain:
-            # Without an attack on the uncontrolled network the worst case would add one of its
-            # own, PGD, and a row called "noise" would be no such thing.
-            attacks = [Transfer(plain[0]), *attacks]
-        found = WorstCase(attacks).strongest(model, chunk.x, chunk.y, known)
+        worst_of = WorstCase(attacks)
+        # With the oblivious examples at hand none are made again: a row called "noise" would
+        # otherwise hold the PGD that a worst case adds of its own.
+        find = worst_of.first_success if known else worst_of.strongest
+        found = find(model, chunk.x, chunk.y, known)
         return found.x_adv, list(found.by)
     x_adv = chunk.x.clone()
     by: list[str | None] = [None] * len(x_adv)
