@@ -75,7 +75,7 @@ def patchwork(n=200, directions=2, p=4, shape=(3, 8, 8)):
 
 @pytest.mark.parametrize(
     ("x", "kind", "rank"),
-    [(low_rank(), LinearEmbedding, 5), (product(), SeparableEmbedding, 32)],
+    [(low_rank(), LinearEmbedding, 5), (product(n=40), SeparableEmbedding, 32)],
     ids=["low rank", "product"],
 )
 def test_the_structure_of_the_states_decides(x, kind, rank):
@@ -202,9 +202,18 @@ class TestBudget:
 
     def test_equal_ranks_go_to_the_cheaper(self):
         auto = AutoEmbedding()
-        weighed = [Weighed("a", 1000, 90, 0.99, True), Weighed("b", 1009, 50, 0.99, True)]
+        weighed = [Weighed("a", 1000, 90, 0.99, True), Weighed("b", 1029, 50, 0.99, True)]
         assert auto._pick(weighed, 5, 256.0)[0].kind == "b"
-        weighed[1] = Weighed("b", 1011, 50, 0.99, True)
+        weighed[1] = Weighed("b", 1031, 50, 0.99, True)
+        assert auto._pick(weighed, 5, 256.0)[0].kind == "a"
+
+    def test_a_full_basis_near_the_least_rank_goes_before(self):
+        auto = AutoEmbedding()
+        weighed = [Weighed("a", 1000, 90, 0.99, True), Weighed("linear", 1099, 500, 0.99, True)]
+        assert auto._pick(weighed, 5, 256.0)[0].kind == "linear"
+        weighed[1] = Weighed("linear", 1101, 500, 0.99, True)
+        assert auto._pick(weighed, 5, 256.0)[0].kind == "a"
+        weighed[1] = Weighed("linear", 900, 500, 0.99, False)
         assert auto._pick(weighed, 5, 256.0)[0].kind == "a"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import gcd, prod
@@ -18,7 +18,7 @@ from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.embeddings.orthogonal import OrthogonalEmbedding, check_samples
 from clcnn.embeddings.patch import PatchEmbedding, rank_step
 from clcnn.embeddings.separable import SeparableEmbedding, held
-from clcnn.embeddings.streams import States, check_fitted
+from clcnn.embeddings.streams import Part, States, check_fitted
 from clcnn.errors import DataError, FitError
 
 Family = Literal["separable", "patch", "frequency", "linear"]
@@ -29,8 +29,10 @@ _TRIED = 2  # of these, the largest that suit: a block of fewer frequencies is w
 _SIZE = 1024  # features a patch or block may have: its covariance is decomposed
 _BUDGET = 256.0  # multiply-adds a feature
 _CHEAP = 2**22  # multiply-adds that never are too many: a tenth of a small network's
-_HELD_OUT = 1000  # states that are enough to measure on
-_TIE = 0.01  # ranks that differ by less are the same, and the cheaper kind wins
+_SMALL = 4096  # features of a state for which half of a full basis never is too dear: 2^24
+_HELD_OUT = 400  # states that are enough to measure on: more are missed where the kinds are fitted
+_TIE = 0.03  # ranks that differ by less are the same, and the cheaper kind wins
+_NEAR = 0.1  # more directions that a full basis may have and still be taken
 _FEWEST = 10  # samples below which nothing can be held out
 
 
@@ -57,18 +59,21 @@ class Weighed:
 class AutoEmbedding(Embedding):
     """argmin r over kinds with kept(r) >= energy on held-out states, multiply-adds within budget.
 
-    `fit` sets a share ``holdout`` of the states aside (at most 1,000, drawn from ``seed``), fits
+    `fit` sets a share ``holdout`` of the states aside (at most 400, drawn from ``seed``), fits
     every kind on the others, finds for each the smallest rank that keeps ``energy`` of what was set
     aside, and of those that cost at most ``budget`` multiply-adds a feature takes the one with the
-    smallest rank, the tightest manifold (the cheapest where ranks differ by less than 1 %). It then
+    smallest rank, the tightest manifold (the cheapest where ranks differ by less than 3 %). A full
+    basis is taken even if its rank is up to 10 % larger: rank counts what is removed of white
+    noise, and of what an attack adds the full basis removes more at the same energy. `fit` then
     fits that kind and rank on all states and *returns* it, with what was weighed in ``choice_``.
 
     The budget counts for each feature of the state, as a layer's cost does: a 3 x 3 convolution of
-    c channels takes 9 c. If none is given it is 256, or as much as makes 2^22 for the whole state:
-    what is that cheap is never too dear. ``kinds`` narrows the choice: any of "separable", "patch"
-    (2, 4, 8 and 16 where they divide), "frequency" (blocks of 4, 2 or 1: the two largest that
-    divide) and "linear". With one alone the budget is not applied, so that ``kinds=["separable"]``
-    is `SeparableEmbedding` with its energy kept on held-out states.
+    c channels takes 9 c. If none is given it is 256, or as much as makes 2^22 for the whole state,
+    or 2^24 for a full basis of at most 4,096 features: what is that cheap is never too dear.
+    ``kinds`` narrows the choice: any of "separable", "patch" (2, 4, 8 and 16 where they divide),
+    "frequency" (blocks of 4, 2 or 1: the two largest that divide) and "linear". With one alone the
+    budget is not applied, so that ``kinds=["separable"]`` is `SeparableEmbedding` with its energy
+    kept on held-out states.
 
     States that are vectors, or fewer than 10, get a `LinearEmbedding` with the rule
     ``energy``, on the fitted states. States of an iterator are kept, up to ``memory`` bytes.
@@ -159,9 +164,12 @@ class AutoEmbedding(Embedding):
     def _frequency(self, block: int) -> Callable[..., FrequencyEmbedding]:
         return partial(FrequencyEmbedding, block, memory=self.memory)
 
-    def _a_feature(self, d: int) -> float:
+    def _a_feature(self, d: int, kind: str = "") -> float:
         """The budget in multiply-adds a feature, for states of d."""
-        return max(_BUDGET, _CHEAP / d) if self.budget is None else self.budget
+        if self.budget is not None:
+            return self.budget
+        cheap = _SMALL**2 if kind == "linear" and d <= _SMALL else _CHEAP
+        return max(_BUDGET, cheap / d)
 
     def _candidates(self, shape: tuple[int, ...]) -> list[Candidate]:
         """The kinds that suit states of ``shape``, cheap to fit first."""
@@ -175,7 +183,8 @@ class AutoEmbedding(Embedding):
             Candidate(f"frequency {b}", self._frequency(b), None)
             for b in _suitable(_BLOCKS, shape)[:_TRIED]
         ]
-        found["linear"] = [Candidate("linear", self._linear, half if half < d else None)]
+        full = max(1, int(self._a_feature(d, "linear") / 2))
+        found["linear"] = [Candidate("linear", self._linear, full if full < d else None)]
         listed = [one for kind in self.kinds or _FAMILIES for one in found[kind]]
         if not listed:
             raise FitError(
@@ -203,8 +212,8 @@ class AutoEmbedding(Embedding):
         out = torch.zeros(n, dtype=torch.bool)
         out[torch.randperm(n, generator=generator)[:m]] = True
         dtype = torch.promote_types(stream.dtype, torch.float32)  # half is too coarse to measure in
-        x = torch.cat(list(_Part(batches, out, dtype)))
-        rest = _Part(batches, ~out, dtype)
+        x = torch.cat(list(Part(batches, out, dtype)))
+        rest = Part(batches, ~out, dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a full rank may well hold arbitrary directions
             return [self._weigh(one, x, rest, n - m) for one in candidates], m
@@ -227,7 +236,9 @@ class AutoEmbedding(Embedding):
         step = fitted.rank_step_
         r = min(-(-(int(enough[0]) + 1) // step) * step, fitted.rank_)
         cost = fitted.truncated(r).multiply_adds_
-        return Weighed(one.name, r, cost, float(curve[r - 1]), cost <= self._a_feature(d) * d)
+        return Weighed(
+            one.name, r, cost, float(curve[r - 1]), cost <= self._a_feature(d, one.name) * d
+        )
 
     def _pick(self, weighed: Sequence[Weighed], m: int, budget: float) -> tuple[Weighed, str]:
         able = [one for one in weighed if one.rank is not None]
@@ -241,6 +252,12 @@ class AutoEmbedding(Embedding):
         within = [one for one in able if one.within_budget]
         if within or len(weighed) == 1:
             least = min(one.rank or 0 for one in within or able)
+            full = next((one for one in within if one.kind == "linear"), None)
+            if full is not None and (full.rank or 0) <= (1 + _NEAR) * least:
+                return (
+                    full,
+                    f"a full basis keeps {asked} within the budget, and near the least rank",
+                )
             tied = [one for one in within or able if (one.rank or 0) <= (1 + _TIE) * least]
             best = min(tied, key=lambda one: one.multiply_adds or 0)
             why = f"the smallest rank that keeps {asked} within the budget"
@@ -273,26 +290,6 @@ def _suitable(sizes: Sequence[int], shape: tuple[int, ...]) -> list[int]:
     common, m = gcd(*shape[1:]), len(shape) - 1
     fits = [p for p in sizes if common % p == 0 and shape[0] * p**m <= _SIZE]
     return [p for p in fits if shape[0] * p**m < prod(shape)]
-
-
-class _Part:
-    """The states at the marked positions of a stream, batch by batch."""
-
-    def __init__(self, batches: Iterable[Tensor], marked: Tensor, dtype: torch.dtype) -> None:
-        self.batches, self.marked, self.dtype = batches, marked, dtype
-
-    def __iter__(self) -> Iterator[Tensor]:
-        n = 0
-        for batch in self.batches:
-            here = self.marked[n : n + len(batch)]
-            n += len(batch)
-            if len(here) == len(batch):
-                yield batch[here.to(batch.device)].to(self.dtype)
-        if n != len(self.marked):
-            raise FitError(
-                f"the states differ between two passes: {len(self.marked)} samples, then {n}. Pass "
-                "an iterable that gives the same states each time."
-            )
 
 
 def embedding_called(given: Any) -> Any:

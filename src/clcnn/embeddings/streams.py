@@ -77,6 +77,27 @@ class States:
             )
 
 
+class Part:
+    """The states at the marked positions of a stream, batch by batch."""
+
+    def __init__(self, batches: Iterable[Tensor], marked: Tensor, dtype: torch.dtype) -> None:
+        self.batches, self.marked, self.dtype = batches, marked, dtype
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Hand on what is marked of each batch; a stream of another length raises."""
+        n = 0
+        for batch in self.batches:
+            here = self.marked[n : n + len(batch)]
+            n += len(batch)
+            if len(here) == len(batch):
+                yield batch[here.to(batch.device)].to(self.dtype)
+        if n != len(self.marked):
+            raise FitError(
+                f"the states differ between two passes: {len(self.marked)} samples, then {n}. Pass "
+                "an iterable that gives the same states each time."
+            )
+
+
 def _split(states: Tensor) -> Iterable[Tensor]:
     if states.ndim < 2:
         raise DataError(
