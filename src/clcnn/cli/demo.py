@@ -23,7 +23,7 @@ In your own code: robust = clcnn.control(model).fit(clean_loader); robust(x)"""
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("demo"),
-    n: Annotated[int, typer.Option(help="Test images a cell.", min=1, max=1000)] = 100,
+    n: Annotated[int, typer.Option(help="Test images a cell.", min=1, max=64)] = 64,
     seed: Annotated[int, typer.Option(help="Decides images and draws.", min=0)] = 0,
     device: Device = "cpu",
     threads: Threads = None,
