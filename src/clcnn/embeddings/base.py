@@ -80,3 +80,19 @@ class Embedding(nn.Module, ABC):
                 "`restore` so that it first builds the submodules that `fit` builds."
             ) from error
         return self
+
+
+def check_saved(
+    embedding: Embedding,
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, tuple[int, ...]],
+    shape: tuple[int, ...],
+) -> None:
+    """Raise where saved tensors do not have the names and shapes that states of ``shape`` ask."""
+    found = {name: tuple(value.shape) for name, value in tensors.items()}
+    if found != expected:
+        raise LoadError(
+            f"the saved tensors of a {type(embedding).__name__} for states of shape {tuple(shape)} "
+            f"have shapes {found}, expected {expected}. Load the file with the network and the "
+            "embedding that saved it."
+        )

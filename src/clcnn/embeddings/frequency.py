@@ -13,16 +13,15 @@ from torch import Tensor
 from clcnn.embeddings.blocks import Run, arrange, from_blocks, multiply, to_blocks
 from clcnn.embeddings.orthogonal import (
     OrthogonalEmbedding,
-    check_samples,
     fix_signs,
     rank_rule,
     warn_arbitrary,
 )
 from clcnn.embeddings.patch import check_divides
-from clcnn.embeddings.principal import RankRule, check_variance, drop_rounding
-from clcnn.embeddings.separable import ModeMoments, _along, _blocks, held
-from clcnn.embeddings.streams import States, check_fitted
-from clcnn.errors import DataError, FitError
+from clcnn.embeddings.principal import RankRule, drop_rounding
+from clcnn.embeddings.separable import along, check_rank, chunks, first_pass
+from clcnn.embeddings.streams import check_fitted
+from clcnn.errors import DataError
 
 
 class FrequencyEmbedding(OrthogonalEmbedding):
@@ -81,20 +80,14 @@ class FrequencyEmbedding(OrthogonalEmbedding):
     def fit(self, states: Iterable[Tensor]) -> Self:
         """Find the bases, then the covariance of every block, in float64."""
         with torch.inference_mode(False), torch.no_grad():
-            stream = States(states)
-            batches: Iterable[Tensor] = held(stream, self.memory) if stream.one_shot else stream
-            moments = ModeMoments()
-            for some in _blocks(batches):
-                moments.add(some)
+            stream, batches, moments = first_pass(states, self.memory)
             n, d = moments.n, moments.mean.numel()
-            check_samples(n)
             check_divides(stream.shape, self.block, "block")
-            self._check_rank(d)
-            check_variance(float(moments.modes[0].trace()) / (n - 1), moments.mean.flatten())
+            check_rank(self.rule, d)
             bases = [fix_signs(torch.linalg.eigh(S)[1].flip(1)) for S in moments.modes[1:]]
             s = stream.shape[0] * self.block ** len(bases)
             covariances = moments.mean.new_zeros(d // s, s, s)
-            for some in _blocks(batches):
+            for some in chunks(batches):
                 z = to_blocks(_spectrum(some - moments.mean, bases), self.block)
                 covariances.baddbmm_(z.mT, z, alpha=1 / (n - 1))
             rising, U = torch.linalg.eigh(covariances)
@@ -111,13 +104,6 @@ class FrequencyEmbedding(OrthogonalEmbedding):
             self._take(bases, V, at[:r] // rising.shape[1], variances[:r])
         warn_arbitrary(r, int((self.variances == 0).sum()))
         return self
-
-    def _check_rank(self, d: int) -> None:
-        if self.rule.kind == "rank" and self.rule.value > d:
-            raise FitError(
-                f"rank={self.rule.value:.0f} is more than the {d} dimensions of a state. Lower the "
-                "rank, or choose it by energy=0.99."
-            )
 
     def _take(
         self, bases: Sequence[Tensor], V: Tensor, block_at: Tensor, variances: Tensor
@@ -223,7 +209,7 @@ class FrequencyEmbedding(OrthogonalEmbedding):
         shape, bases = self.shape_ or (), self._bases()
         y = from_blocks(z, shape[0], self._grid(), self.block)
         for k in reversed(_axes(len(shape))):
-            y = _along(y, k, bases[k - 1].T)
+            y = along(y, k, bases[k - 1].T)
         return y.flatten(1)
 
     def _coefficients(self, y: Tensor) -> Tensor:
@@ -248,5 +234,5 @@ def _axes(K: int) -> list[int]:
 def _spectrum(y: Tensor, bases: Sequence[Tensor]) -> Tensor:
     """U'y for states y (batch, C, n_2, ..., n_K)."""
     for k in _axes(y.ndim - 1):
-        y = _along(y, k, bases[k - 1])
+        y = along(y, k, bases[k - 1])
     return y

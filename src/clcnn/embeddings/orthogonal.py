@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.base import Embedding, check_saved
 from clcnn.embeddings.principal import Kind, RankRule
 from clcnn.embeddings.streams import check_fitted, check_state
-from clcnn.errors import DataError, FitError, LoadError
+from clcnn.errors import DataError, FitError
 
 
 class OrthogonalEmbedding(Embedding):
@@ -123,13 +123,7 @@ class OrthogonalEmbedding(Embedding):
     def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:
         """Take back what `fit` learned for states of ``shape``."""
         found = {name: tuple(value.shape) for name, value in tensors.items()}
-        expected = self._tensors(found, tuple(shape))
-        if found != expected:
-            raise LoadError(
-                f"the saved tensors of a {type(self).__name__} for states of shape {tuple(shape)} "
-                f"have shapes {found}, expected {expected}. Load the file with the network and the "
-                "embedding that saved it."
-            )
+        check_saved(self, tensors, self._tensors(found, tuple(shape)), shape)
         super().restore(tensors, shape)
         self.shape_ = tuple(shape)
         return self

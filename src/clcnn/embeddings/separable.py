@@ -62,18 +62,12 @@ class SeparableEmbedding(OrthogonalEmbedding):
     def fit(self, states: Iterable[Tensor]) -> Self:
         """Find the bases, then the variances of all coefficients, in float64."""
         with torch.inference_mode(False), torch.no_grad():
-            stream = States(states)
-            batches: Iterable[Tensor] = held(stream, self.memory) if stream.one_shot else stream
-            moments = ModeMoments()
-            for block in _blocks(batches):
-                moments.add(block)
+            stream, batches, moments = first_pass(states, self.memory)
             n, d = moments.n, moments.mean.numel()
-            check_samples(n)
-            self._check_rank(d)
-            check_variance(float(moments.modes[0].trace()) / (n - 1), moments.mean.flatten())
+            check_rank(self.rule, d)
             bases = [fix_signs(torch.linalg.eigh(S)[1].flip(1)) for S in moments.modes]
             squares = torch.zeros_like(moments.mean)
-            for block in _blocks(batches):
+            for block in chunks(batches):
                 squares += _transform(block - moments.mean, bases).square().sum(0)
             variances, order = torch.sort(squares.flatten() / (n - 1), descending=True, stable=True)
             variances = drop_rounding(variances, n, d)
@@ -88,13 +82,6 @@ class SeparableEmbedding(OrthogonalEmbedding):
             self._take(bases, order[:r], variances[:r])
         warn_arbitrary(r, int((self.variances == 0).sum()))
         return self
-
-    def _check_rank(self, d: int) -> None:
-        if self.rule.kind == "rank" and self.rule.value > d:
-            raise FitError(
-                f"rank={self.rule.value:.0f} is more than the {d} dimensions of a state. Lower the "
-                "rank, or choose it by energy=0.99."
-            )
 
     def _take(self, bases: Sequence[Tensor], order: Tensor, variances: Tensor) -> None:
         """Keep the coefficients at ``order``, and of each basis only the columns that they use."""
@@ -195,14 +182,14 @@ class SeparableEmbedding(OrthogonalEmbedding):
         """U'y over the box of the columns used, (batch, m_1, ..., m_K)."""
         z, bases = y.reshape(-1, *(self.shape_ or ())), self._bases()
         for k in self._axes():
-            z = _along(z, k, bases[k])
+            z = along(z, k, bases[k])
         return z
 
     def _expand(self, z: Tensor) -> Tensor:
         """U z, (batch, *state), for z over the box."""
         bases = self._bases()
         for k in reversed(self._axes()):
-            z = _along(z, k, bases[k].T)
+            z = along(z, k, bases[k].T)
         return z
 
     def _coefficients(self, y: Tensor) -> Tensor:
@@ -244,12 +231,36 @@ class ModeMoments:
         self.n += b
 
 
-def _blocks(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+def first_pass(
+    states: Iterable[Tensor], memory: int
+) -> tuple[States, Iterable[Tensor], ModeMoments]:
+    """The stream, its batches to be read again (kept, if they come once), and their moments."""
+    stream = States(states)
+    batches: Iterable[Tensor] = held(stream, memory) if stream.one_shot else stream
+    moments = ModeMoments()
+    for block in chunks(batches):
+        moments.add(block)
+    check_samples(moments.n)
+    variance = float(moments.modes[0].trace()) / (moments.n - 1)
+    check_variance(variance, moments.mean.flatten())
+    return stream, batches, moments
+
+
+def check_rank(rule: RankRule, d: int) -> None:
+    """Raise where more directions are asked for than a state has dimensions."""
+    if rule.kind == "rank" and rule.value > d:
+        raise FitError(
+            f"rank={rule.value:.0f} is more than the {d} dimensions of a state. Lower the rank, or "
+            "choose it by energy=0.99."
+        )
+
+
+def chunks(batches: Iterable[Tensor]) -> Iterator[Tensor]:
     for batch in batches:
         yield from torch.split(batch, _BLOCK)
 
 
-def _along(z: Tensor, k: int, U: Tensor) -> Tensor:
+def along(z: Tensor, k: int, U: Tensor) -> Tensor:
     """sum_i z[..., i, ...] U[i, j] over axis k of each sample: one product, nothing is permuted."""
     batch, sizes, (n, m) = z.shape[0], list(z.shape[1:]), U.shape
     before, after = batch * prod(sizes[:k]), prod(sizes[k + 1 :])
@@ -261,7 +272,7 @@ def _along(z: Tensor, k: int, U: Tensor) -> Tensor:
 
 def _transform(y: Tensor, bases: Sequence[Tensor]) -> Tensor:
     for k, U in enumerate(bases):
-        y = _along(y, k, U)
+        y = along(y, k, U)
     return y
 
 

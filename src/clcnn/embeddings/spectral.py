@@ -10,12 +10,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from clcnn.embeddings.base import Embedding
-from clcnn.embeddings.orthogonal import check_samples, fix_signs
-from clcnn.embeddings.principal import check_variance
-from clcnn.embeddings.separable import ModeMoments, _along, _blocks, held
-from clcnn.embeddings.streams import States, check_fitted, check_state
-from clcnn.errors import FitError, LoadError
+from clcnn.embeddings.base import Embedding, check_saved
+from clcnn.embeddings.orthogonal import fix_signs
+from clcnn.embeddings.separable import along, chunks, first_pass
+from clcnn.embeddings.streams import check_fitted, check_state
+from clcnn.errors import FitError
 
 _ROUNDS = 6  # of Fisher scoring: enough for levels up to the clean variances
 _OUTLIER = 9.0  # a squared coefficient counts for no more than ten times its expected value
@@ -67,30 +66,22 @@ class SpectralEmbedding(Embedding):
     def fit(self, states: Iterable[Tensor]) -> Self:
         """Find the bases, the variance of every coefficient and the level of clean states."""
         with torch.inference_mode(False), torch.no_grad():
-            stream = States(states)
-            batches: Iterable[Tensor] = held(stream, self.memory) if stream.one_shot else stream
-            moments = ModeMoments()
-            for block in _blocks(batches):
-                moments.add(block)
+            stream, batches, moments = first_pass(states, self.memory)
             n = moments.n
-            check_samples(n)
-            check_variance(float(moments.modes[0].trace()) / (n - 1), moments.mean.flatten())
             self.shape_ = stream.shape
             for k, S in enumerate(moments.modes, start=1):
                 basis = fix_signs(torch.linalg.eigh(S)[1].flip(1)).to(stream.dtype)
                 self.register_buffer(f"basis_{k}", basis.contiguous())
             self.mean = moments.mean.flatten().to(stream.dtype)
             squares = torch.zeros_like(self.mean, dtype=torch.float64)
-            for block in _blocks(batches):
+            for block in chunks(batches):
                 squares += self.coefficients(block).double().square().sum(0)
             variances = squares / (n - 1)
             # No direction is ever quite empty: the rounding of the transform fills it.
             rounding = float(variances.sum()) * torch.finfo(stream.dtype).eps ** 2
             self.variances = variances.clamp_min(rounding).to(stream.dtype)
             self.sensitivity = torch.ones_like(self.mean)
-            self.clean_level = self.mean.new_zeros(())
-            levels = [self.levels(block).white for block in _blocks(batches)]
-            self.clean_level = torch.cat(levels).double().quantile(_QUANTILE).to(stream.dtype)
+            self._find_clean_level(batches)
         return self
 
     def hear(self, gradients: Iterable[Tensor], states: Iterable[Tensor]) -> Self:
@@ -114,9 +105,12 @@ class SpectralEmbedding(Embedding):
                 )
             k = squares * (squares.numel() / n)
             self.sensitivity = k.to(self.mean.dtype)
-            levels = [self.levels(block).white for block in _blocks(states)]
-            self.clean_level = torch.cat(levels).double().quantile(_QUANTILE).to(self.mean.dtype)
+            self._find_clean_level(states)
         return self
+
+    def _find_clean_level(self, states: Iterable[Tensor]) -> None:
+        levels = torch.cat([self.levels(block).white for block in chunks(states)])
+        self.clean_level = levels.double().quantile(_QUANTILE).to(self.mean.dtype)
 
     def coefficients(self, x: Tensor) -> Tensor:
         """z = U'(x - mean), shape (batch, d)."""
@@ -178,17 +172,11 @@ class SpectralEmbedding(Embedding):
 
     def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:
         """Take back what `fit` learned for states of ``shape``."""
-        found = {name: tuple(value.shape) for name, value in tensors.items()}
         d = (prod(shape),)
         expected: dict[str, tuple[int, ...]] = {"mean": d, "variances": d, "sensitivity": d}
         expected |= {"clean_level": ()}
         expected |= {f"basis_{k}": (n, n) for k, n in enumerate(shape, start=1)}
-        if found != expected:
-            raise LoadError(
-                f"the saved tensors of a SpectralEmbedding for states of shape {tuple(shape)} have "
-                f"shapes {found}, expected {expected}. Load the file with the network and the "
-                "embedding that saved it."
-            )
+        check_saved(self, tensors, expected, shape)
         super().restore(tensors, shape)
         self.shape_ = tuple(shape)
         return self
@@ -204,12 +192,12 @@ class SpectralEmbedding(Embedding):
         """U'y for rows y."""
         z = y.reshape(-1, *(self.shape_ or ()))
         for k, U in enumerate(self._bases()):
-            z = _along(z, k, U)
+            z = along(z, k, U)
         return z.flatten(1)
 
     def _back(self, z: Tensor) -> Tensor:
         """U z, of the state's shape."""
         y = z.reshape(-1, *(self.shape_ or ()))
         for k, U in enumerate(self._bases()):
-            y = _along(y, k, U.T)
+            y = along(y, k, U.T)
         return y
