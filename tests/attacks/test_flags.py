@@ -91,3 +91,10 @@ def test_examining_a_model(victim: Victim, robust: ControlledModule) -> None:
             return -grads[0]
 
     assert names(lambda x: network(Downhill.apply(x))) == ["loss does not rise"]
+
+
+def test_a_black_box_that_finds_what_gradients_left() -> None:
+    assert flags.black_box_beats_white_box(["clean", "PGD", None, "known 0"]) == []
+    (found,) = flags.black_box_beats_white_box(["PGD", "Square", None, "Square 2"])
+    assert found.check == "black-box beats white-box"
+    assert "Square broke 2 samples" in found.sentence

@@ -13,7 +13,7 @@ from clcnn.attacks.base import Attack, AttackError
 from clcnn.attacks.cw import CW
 from clcnn.attacks.external import AutoAttack, Square
 from clcnn.attacks.findings import EvaluationWarning, Finding, report
-from clcnn.attacks.flags import examine
+from clcnn.attacks.flags import black_box_beats_white_box, examine
 from clcnn.attacks.gradient import FGSM, PGD
 from clcnn.attacks.manifold import Manifold, departure
 from clcnn.attacks.noise import Noise
@@ -43,6 +43,7 @@ __all__ = [
     "Transfer",
     "Unrolled",
     "WorstCase",
+    "black_box_beats_white_box",
     "departure",
     "examine",
     "report",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -24,6 +24,7 @@ from clcnn.errors import DataError
 __all__ = [
     "EvaluationWarning",
     "Finding",
+    "black_box_beats_white_box",
     "epsilon_helps",
     "examine",
     "loss_not_rising",
@@ -45,6 +46,20 @@ def zero_gradients(slopes: Tensor) -> list[Finding]:
             "zero gradients",
             f"{dead} of {len(slopes)} samples have no gradient at all, so a gradient attack "
             "cannot move them. Try the margin loss, float64, another grad mode, or Square.",
+        )
+    ]
+
+
+def black_box_beats_white_box(by: Sequence[str | None]) -> list[Finding]:
+    """What broke each sample of a worst case in which Square came after attacks with gradients."""
+    broken = sum(name is not None and name.startswith("Square") for name in by)
+    if not broken:
+        return []
+    return [
+        Finding(
+            "black-box beats white-box",
+            f"Square broke {broken} samples that attacks with gradients had left: those gradients "
+            "mislead. The worst case counts them; more queries may break more.",
         )
     ]
 
