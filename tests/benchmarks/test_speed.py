@@ -103,7 +103,7 @@ def test_clean_batches_leave_before_attacked_ones() -> None:
     J = robust.configure(solver=clcnn.PMP(iterations=0)).solve(bench.heldout).J
     assert found["tolerance"] == pytest.approx(float(J.double().quantile(0.95)))
     assert [row["name"] for row in found["times"][1:]] == [
-        "clean batch",
+        "clean batches",
         "PGD, epsilon 2/255",
         "PGD, epsilon 8/255",
     ]

@@ -9,7 +9,7 @@ from projections import dense, states
 
 import clcnn
 from clcnn.embeddings import FrequencyEmbedding, LinearEmbedding, SeparableEmbedding
-from clcnn.embeddings.blocks import from_blocks, to_blocks
+from clcnn.embeddings.blocks import from_blocks, from_spectrum, spectrum, to_blocks
 from clcnn.errors import DataError, FitError, LoadError
 
 
@@ -115,12 +115,23 @@ def test_what_most_blocks_keep_or_lose_is_multiplied_not_more():
 @pytest.mark.parametrize("shape", [(3, 4, 8), (2, 8), (2, 4, 4, 6)])
 def test_blocks_hold_neighbours_of_all_channels(shape):
     z = torch.arange(2 * int(np.prod(shape))).reshape(2, *shape)
-    blocks = to_blocks(z, 2)
+    frequencies_first = z.permute(*range(len(shape), 1, -1), 0, 1)
+    blocks = to_blocks(frequencies_first, 2)
     first = z[(slice(None), slice(None), *[slice(0, 2)] * (len(shape) - 1))].flatten(1)
     assert torch.equal(blocks[0].sort(1)[0], first.sort(1)[0])
     last = z[(slice(None), slice(None), *[slice(-2, None)] * (len(shape) - 1))].flatten(1)
     assert torch.equal(blocks[-1].sort(1)[0], last.sort(1)[0])
-    assert torch.equal(from_blocks(blocks, shape[0], [n // 2 for n in shape[1:]], 2), z)
+    assert torch.equal(from_blocks(blocks, [n // 2 for n in shape[1:]], 2), frequencies_first)
+
+
+def test_the_spectrum_is_the_product_along_every_axis_and_comes_back():
+    y = states(5, (3, 4, 6))
+    rows, columns = (torch.linalg.qr(torch.randn(n, n, dtype=y.dtype))[0] for n in (4, 6))
+    some = [rows[:, :2], columns[:, :5]]
+    z = spectrum(y, some)
+    assert torch.allclose(z, torch.einsum("bchw,hi,wj->jibc", y, *some))
+    assert torch.allclose(from_spectrum(z, some), torch.einsum("jibc,hi,wj->bchw", z, *some))
+    assert torch.allclose(from_spectrum(spectrum(y, [rows, columns]), [rows, columns]), y)
 
 
 def test_exported_it_serves_any_batch():

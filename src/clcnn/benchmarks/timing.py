@@ -12,6 +12,8 @@ import torch
 
 Candidate = Callable[[], object]
 
+_LEAST = 0.3  # seconds that a candidate runs in a round: a quick one is run again and again
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -34,20 +36,29 @@ def compare(
 ) -> list[Timing]:
     """Time all candidates in turn, ``rounds`` times, after one round that does not count.
 
-    A busy machine slows the members of one round alike, so ratios are taken within rounds. A
-    candidate's time never counts what the one before left running on a GPU (``synchronise``).
+    A busy machine slows the members of one round alike, so ratios are taken within rounds. In each
+    a quick candidate is run several times, and their mean counts: what the one before left in
+    caches and memory is felt by the first of them only. A candidate's time never counts what the
+    one before left running on a GPU (``synchronise``).
     """
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for round_ in range(rounds + 1):
-        for name, run in candidates.items():
-            if synchronise:
-                torch.cuda.synchronize()
-            start = time.perf_counter()
+
+    def timed(run: Candidate, times: int) -> float:
+        if synchronise:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(times):
             run()
-            if synchronise:
-                torch.cuda.synchronize()
-            if round_:
-                seconds[name].append(time.perf_counter() - start)
+        if synchronise:
+            torch.cuda.synchronize()
+        return (time.perf_counter() - start) / times
+
+    times = {
+        name: max(1, round(_LEAST / max(timed(run, 1), 1e-4))) for name, run in candidates.items()
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            seconds[name].append(timed(run, times[name]))
     return [_timing(name, taken, seconds[unit]) for name, taken in seconds.items()]
 
 

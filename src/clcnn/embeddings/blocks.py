@@ -59,26 +59,48 @@ def multiply(z: Tensor, runs: Sequence[Run], packed: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def to_blocks(z: Tensor, b: int) -> Tensor:
-    """(batch, C, m_2, ..., m_K) -> (G, batch, s), s over (b, ..., C, b): in one copy.
+def spectrum(y: Tensor, bases: Sequence[Tensor]) -> Tensor:
+    """U'y for states y (batch, C, n_2, ..., n_K): (m_K, ..., m_2, batch, C).
 
-    The channels stand before the last axis of the block, which makes the copy twice as fast.
+    Each product leaves the frequencies of its axis in front, so that nothing is ever permuted.
     """
-    batch, C, *sizes = z.shape
+    batch, C, done = y.shape[0], y.shape[1], 1
+    for U in reversed(bases):
+        rows = y.reshape(done, -1, len(U))
+        y = torch.bmm(U.T.expand(done, -1, -1), rows.mT)
+        done *= U.shape[1]
+    return y.reshape(*(U.shape[1] for U in reversed(bases)), batch, C)
+
+
+def from_spectrum(z: Tensor, bases: Sequence[Tensor]) -> Tensor:
+    """U z for z (m_K, ..., m_2, batch, C): (batch, C, n_2, ..., n_K)."""
+    batch, C, left = z.shape[-2], z.shape[-1], prod(z.shape[:-2])
+    for U in bases:
+        m = U.shape[1]
+        left //= m
+        z = torch.bmm(z.reshape(left, m, -1).mT, U.T.expand(left, -1, -1))
+    return z.reshape(batch, C, *(len(U) for U in bases))
+
+
+def to_blocks(z: Tensor, b: int) -> Tensor:
+    """(m_K, ..., m_2, batch, C) -> (G, batch, s), G over (m_2 / b, ...), s over (b, ..., b, C)."""
+    *sizes, batch, C = z.shape
     m = len(sizes)
-    parts = z.reshape(batch, C, *(size for n in sizes for size in (n // b, b)))
-    inside = [3 + 2 * k for k in range(m)]
-    order = [*(2 + 2 * k for k in range(m)), 0, *inside[:-1], 1, inside[-1]]
+    parts = z.reshape(*(size for n in sizes for size in (n // b, b)), batch, C)
+    outside = range(2 * m - 2, -1, -2)
+    inside = range(2 * m - 1, 0, -2)
+    order = [*outside, 2 * m, *inside, 2 * m + 1]
     return parts.permute(order).reshape(prod(n // b for n in sizes), batch, C * b**m)
 
 
-def from_blocks(z: Tensor, C: int, grid: Sequence[int], b: int) -> Tensor:
-    """(G, batch, s) -> (batch, C, m_2, ..., m_K), with m_k = b times the grid's."""
+def from_blocks(z: Tensor, grid: Sequence[int], b: int) -> Tensor:
+    """(G, batch, s) -> (m_K, ..., m_2, batch, C), with m_k = b times the grid's."""
     m, batch = len(grid), z.shape[1]
-    parts = z.reshape(*grid, batch, *[b] * (m - 1), C, b)
-    inside = [*range(m + 1, 2 * m), 2 * m + 1]
-    order = [m, 2 * m, *(axis for k in range(m) for axis in (k, inside[k]))]
-    return parts.permute(order).reshape(batch, C, *[b * n for n in grid])
+    parts = z.reshape(*grid, batch, *[b] * m, -1)
+    order = [axis for k in reversed(range(m)) for axis in (k, m + 1 + k)]
+    return parts.permute(*order, m, 2 * m + 1).reshape(
+        *(b * n for n in reversed(grid)), batch, parts.shape[-1]
+    )
 
 
 def _rounded_up(k: int) -> int:

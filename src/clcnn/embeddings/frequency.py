@@ -10,7 +10,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from clcnn.embeddings.blocks import Run, arrange, from_blocks, multiply, to_blocks
+from clcnn.embeddings.blocks import (
+    Run,
+    arrange,
+    from_blocks,
+    from_spectrum,
+    multiply,
+    spectrum,
+    to_blocks,
+)
 from clcnn.embeddings.orthogonal import (
     OrthogonalEmbedding,
     fix_signs,
@@ -19,7 +27,7 @@ from clcnn.embeddings.orthogonal import (
 )
 from clcnn.embeddings.patch import check_divides
 from clcnn.embeddings.principal import RankRule, drop_rounding
-from clcnn.embeddings.separable import along, check_rank, chunks, first_pass
+from clcnn.embeddings.separable import check_rank, chunks, first_pass
 from clcnn.embeddings.streams import check_fitted
 from clcnn.errors import DataError
 
@@ -88,7 +96,7 @@ class FrequencyEmbedding(OrthogonalEmbedding):
             s = stream.shape[0] * self.block ** len(bases)
             covariances = moments.mean.new_zeros(d // s, s, s)
             for some in chunks(batches):
-                z = to_blocks(_spectrum(some - moments.mean, bases), self.block)
+                z = to_blocks(spectrum(some - moments.mean, bases), self.block)
                 covariances.baddbmm_(z.mT, z, alpha=1 / (n - 1))
             rising, U = torch.linalg.eigh(covariances)
             variances, at = torch.sort(rising.flatten(), descending=True, stable=True)
@@ -181,7 +189,7 @@ class FrequencyEmbedding(OrthogonalEmbedding):
         """Twice the products along all spatial axes, and twice those in all blocks."""
         check_fitted(self, self.shape_)
         sizes, total = list(self.shape_ or ()), 0
-        for k in _axes(len(sizes)):
+        for k in range(len(sizes) - 1, 0, -1):
             m = self.get_buffer(f"basis_{k + 1}").shape[1]
             total += prod(sizes) * m
             sizes[k] = m
@@ -202,15 +210,11 @@ class FrequencyEmbedding(OrthogonalEmbedding):
 
     def _to_blocks(self, y: Tensor) -> Tensor:
         """U'y for rows y, its blocks first: (G, batch, s)."""
-        return to_blocks(_spectrum(y.reshape(-1, *(self.shape_ or ())), self._bases()), self.block)
+        return to_blocks(spectrum(y.reshape(-1, *(self.shape_ or ())), self._bases()), self.block)
 
     def _from_blocks(self, z: Tensor) -> Tensor:
         """U z as rows, for z (G, batch, s)."""
-        shape, bases = self.shape_ or (), self._bases()
-        y = from_blocks(z, shape[0], self._grid(), self.block)
-        for k in reversed(_axes(len(shape))):
-            y = along(y, k, bases[k - 1].T)
-        return y.flatten(1)
+        return from_spectrum(from_blocks(z, self._grid(), self.block), self._bases()).flatten(1)
 
     def _coefficients(self, y: Tensor) -> Tensor:
         blocks = zip(self._to_blocks(y), self._by_block(), strict=True)
@@ -224,15 +228,3 @@ class FrequencyEmbedding(OrthogonalEmbedding):
 
     def _reject_(self, y: Tensor) -> Tensor:
         return self._project(y).sub_(y)
-
-
-def _axes(K: int) -> list[int]:
-    """The spatial axes of a state, the fastest in memory first."""
-    return list(range(K - 1, 0, -1))
-
-
-def _spectrum(y: Tensor, bases: Sequence[Tensor]) -> Tensor:
-    """U'y for states y (batch, C, n_2, ..., n_K)."""
-    for k in _axes(y.ndim - 1):
-        y = along(y, k, bases[k - 1])
-    return y
