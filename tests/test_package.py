@@ -34,6 +34,7 @@ ROOMS = [
     "loading",
     "theory",
     "statistics",
+    "corruptions",
     "attacks",
     "data",
     "models",

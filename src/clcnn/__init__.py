@@ -4,8 +4,8 @@
     logits = robust(x)
 
 `control` puts a network under control, `load` brings one back from its file. The rooms
-`clcnn.theory`, `clcnn.attacks`, `clcnn.models`, `clcnn.data`, `clcnn.training` and
-`clcnn.evaluation` are loaded on first use.
+`clcnn.theory`, `clcnn.attacks`, `clcnn.corruptions`, `clcnn.models`, `clcnn.data`,
+`clcnn.training` and `clcnn.evaluation` are loaded on first use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from clcnn.loading import load
 from clcnn.solvers import MSA, PMP, Feedback, Greedy, Reactive, Riccati, Solver
 from clcnn.types import Solution, Status
 
-_ROOMS = ("attacks", "data", "evaluation", "models", "theory", "training")
+_ROOMS = ("attacks", "corruptions", "data", "evaluation", "models", "theory", "training")
 
 __all__ = [
     "MSA",
