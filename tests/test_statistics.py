@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, multinomial
 
-from clcnn.statistics import Z_95, likeliest, mcnemar, paired, tango, wilson
+from clcnn.statistics import Z_95, likeliest, mcnemar, mean, paired, tango, wilson
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 10), (1, 7), (50, 100), (424, 500), (10, 10)])
@@ -85,3 +85,17 @@ def test_paired_puts_it_together_and_turns_with_its_order() -> None:
 def test_more_disagreements_than_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="expected no more"):
         tango(10, 8, 3)
+
+
+def test_the_mean_of_values_has_the_interval_that_it_promises() -> None:
+    found = mean([0.0, 0.5, 1.0, 0.5])
+    assert (found.n, found.value) == (4, 0.5)
+    spread = (2 * 0.25 / 3) ** 0.5
+    assert found.high - 0.5 == pytest.approx(1.959964 * spread / 2)
+    assert 0.5 - found.low == pytest.approx(found.high - 0.5)
+    random = np.random.default_rng(0)
+    draws = random.beta(2, 1, size=(2000, 200))  # of mean 2/3
+    held = [m.low < 2 / 3 < m.high for m in map(mean, draws.tolist())]
+    assert np.mean(held) == pytest.approx(0.95, abs=0.015)
+    with pytest.raises(ValueError, match="found 1 values"):
+        mean([0.5])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Z_95 = 1.959964
@@ -15,6 +15,29 @@ def wilson(share: float, n: int, z: float = Z_95) -> tuple[float, float]:
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of ``n`` independent values with its 95 % interval."""
+
+    n: int
+    value: float
+    low: float
+    high: float
+
+
+def mean(values: Sequence[float], z: float = Z_95) -> Mean:
+    """m -+ z s / sqrt(n), s^2 = sum (v_i - m)^2 / (n - 1): for values that are no mere 0 or 1.
+
+    A sample that is measured many times over is one value, the mean of its measurements.
+    """
+    n = len(values)
+    if n < 2:
+        raise ValueError(f"found {n} values; expected at least 2, as one shows no spread.")
+    m = math.fsum(values) / n
+    half = z * math.sqrt(math.fsum((v - m) ** 2 for v in values) / (n - 1) / n)
+    return Mean(n, m, m - half, m + half)
 
 
 @dataclass(frozen=True)
