@@ -90,6 +90,10 @@ def test_stealth_is_left_out_where_the_attacker_knows_of_no_control() -> None:
         ('kind = "noise"', 'kind = "manifold"\nembedding_of = "linaer"', ["'linear'?"]),
         ('kind = "noise"', 'kind = "worst"', ["[attacks.noise]", "of", "found nothing"]),
         ('kind = "noise"', 'kind = "worst"\nof = ["noise"]', ["expected one of fgsm"]),
+        ('kind = "noise"', 'kind = "corruption"', ["[attacks.noise]", "of", "found nothing"]),
+        ('kind = "noise"', 'kind = "corruption"\nof = "forst"', ["Did you mean 'frost'?"]),
+        ('kind = "noise"', 'kind = "corruption"\nof = "fog"', ["[grid 1]", "eps", "from 1 to 5"]),
+        ('kind = "noise"', 'kind = "corruption"\nof = "fog"\nnorm = "l2"', ["the key 'norm'"]),
     ],
 )
 def test_an_error_names_file_table_and_key(old: str, new: str, words: list[str]) -> None:

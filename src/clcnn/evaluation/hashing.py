@@ -18,6 +18,7 @@ from clcnn._version import __version__
 _PACKAGE = Path(__file__).parent.parent
 
 ATTACK_ROOMS = ("attacks", "models")
+CORRUPTION_ROOMS = ("corruptions",)
 FIT_ROOMS = ("dynamics", "embeddings", "fitting", "models", "states")
 DEFENCE_ROOMS = (*FIT_ROOMS, "checks", "control", "gradients", "objective", "settings", "solvers")
 EVALUATION_FILES = ("centring", "defending", "measuring", "prefixes", "threats")

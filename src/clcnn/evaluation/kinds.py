@@ -9,6 +9,7 @@ from typing import Any
 
 from clcnn import attacks, embeddings, solvers
 from clcnn.attacks.base import Attack
+from clcnn.corruptions import Corruption
 from clcnn.embeddings.base import Embedding
 from clcnn.errors import ClcnnError
 from clcnn.evaluation.tables import Table
@@ -100,6 +101,11 @@ def make_attack(
     cls = ATTACKS[given.kind]
     tuples = {name: tuple(v) if isinstance(v, list) else v for name, v in given.settings.items()}
     return cls(eps, norm=norm, batch_size=batch_size, seed=seed, **tuples, **more)
+
+
+def make_corruption(given: Kind, *, severity: int, seed: int) -> Corruption:
+    """The corruption with what its cell decides."""
+    return Corruption(given.settings["of"], severity, seed)
 
 
 def _settings(table: Table, names: list[str]) -> dict[str, Any]:

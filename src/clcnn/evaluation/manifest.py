@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from clcnn._version import __version__
-from clcnn.evaluation.hashing import ATTACK_ROOMS, DEFENCE_ROOMS, room_code
+from clcnn.evaluation.hashing import ATTACK_ROOMS, CORRUPTION_ROOMS, DEFENCE_ROOMS, room_code
 from clcnn.evaluation.plan import Plan
 from clcnn.evaluation.workshop import Workshop
 
-_PACKAGES = ("torch", "numpy", "safetensors", "pyautoattack")
+_PACKAGES = ("torch", "numpy", "safetensors", "pyautoattack", "pillow")
+_ROOMS = {*ATTACK_ROOMS, *CORRUPTION_ROOMS, *DEFENCE_ROOMS}
 
 
 def manifest(plan: Plan, workshop: Workshop) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def manifest(plan: Plan, workshop: Workshop) -> dict[str, Any]:
         "machine": platform.machine(),
         "device": str(workshop.device),
         "threads": torch.get_num_threads(),
-        "code": {room: room_code(room) for room in sorted({*ATTACK_ROOMS, *DEFENCE_ROOMS})},
+        "code": {room: room_code(room) for room in sorted(_ROOMS)},
         "plan": {
             "name": plan.name,
             "seed": plan.seed,

@@ -19,7 +19,12 @@
     kind = "pgd"
     steps = 20
 
+    [attacks.fog]                              # chance, not an attack: eps is its severity, 1 to 5
+    kind = "corruption"
+    of = "fog"
+
     [[grid]]                                   # as many as you like; run in their order
+    attacks = ["none", "pgd"]
     eps = [2, 4, 8]                            # in 1/255; all else as the classes have it
     threats = ["oblivious"]                    # and/or "adaptive"
 
@@ -33,6 +38,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from clcnn import corruptions
 from clcnn.attacks.norms import NORMS
 from clcnn.data.catalogue import CATALOGUE
 from clcnn.evaluation.defence import Defence, read_defence
@@ -41,6 +47,7 @@ from clcnn.evaluation.tables import Table, read, shown
 
 NONE = "none"
 WORST = "worst"
+CORRUPTION = "corruption"
 THREATS = ("oblivious", "adaptive")
 VIEWS = ("straight_through", "unrolled", "exact", "itself")
 
@@ -62,7 +69,7 @@ class AttackPlan:
     ``through`` are the views by which an adaptive attacker runs it ("straight_through",
     "unrolled", "exact", "itself": as it is); empty, they follow from the solver. A worst case has
     ``of``, the attacks it is over. A manifold attack has ``embedding_of``, the defence whose input
-    embedding it uses.
+    embedding it uses. A corruption is in no ball: its norm is "none", its epsilon a severity.
     """
 
     kind: str
@@ -80,7 +87,7 @@ class Entry:
     network: str
     defence: str
     attack: str
-    eps: float  # in 1/255
+    eps: float  # in 1/255; of a corruption the severity
     threat: Threat
     n: int
 
@@ -183,7 +190,11 @@ def _is_none(table: Table) -> bool:
 def _attack(table: Table, attacks: list[str], defences: list[str]) -> AttackPlan:
     if table.name == f"attacks.{NONE}":
         raise table.error(None, "an attack called 'none'", "another name, as that one is taken")
-    kind = table.choice("kind", [*ATTACKS, WORST])
+    kind = table.choice("kind", [*ATTACKS, WORST, CORRUPTION])
+    if kind == CORRUPTION:
+        settings = Kind(kind, {"of": table.choice("of", corruptions.NAMES)})
+        table.end()
+        return AttackPlan(kind, settings, NONE)
     through = table.names("through", VIEWS, ())
     norm = table.choice("norm", NORMS, "linf")
     if kind == WORST:
@@ -214,6 +225,8 @@ def _entries(table: Table, plan: Plan, n: int) -> list[Entry]:
     threats = table.names("threats", THREATS, ("oblivious",))
     n = table.whole("n", n)
     eps = _epsilons(table)
+    if any(attack != NONE and plan.attacks[attack].kind == CORRUPTION for attack in attacks):
+        _check_severities(table, eps)
     table.end()
     if not eps and any(attack != NONE for attack in attacks):
         raise table.error("eps", "nothing", "the radii in 1/255: eps = [2, 4, 8]")
@@ -232,9 +245,12 @@ def _entries(table: Table, plan: Plan, n: int) -> list[Entry]:
 
 
 def possible(plan: Plan, attack: str, threat: str) -> bool:
-    """Stealth is against the control: an attacker who does not know of it cannot run it."""
+    """Stealth is against the control: an attacker who does not know of it cannot run it.
+
+    A corruption is by no one: there is none that knows of the control.
+    """
     kinds = {plan.attacks[member].kind for member in plan.members(attack)}
-    return threat == "adaptive" or kinds != {"stealth"}
+    return kinds != ({CORRUPTION} if threat == "adaptive" else {"stealth"})
 
 
 def _as(threat: str) -> Threat:
@@ -249,3 +265,10 @@ def _epsilons(table: Table) -> list[float]:
             expected = "radii in 1/255 of at least 0.1: 8 for 8/255"
             raise table.error("eps", shown(value), expected)
     return [float(value) for value in values]
+
+
+def _check_severities(table: Table, eps: list[float]) -> None:
+    for value in eps:
+        if value not in corruptions.SEVERITIES:
+            expected = "severities of a corruption, whole numbers from 1 to 5"
+            raise table.error("eps", shown(value), expected)

@@ -12,7 +12,7 @@ from typing import Any
 
 from clcnn.attacks.flags import Finding, black_box_beats_white_box, epsilon_helps
 from clcnn.errors import DataError
-from clcnn.evaluation.plan import Entry
+from clcnn.evaluation.plan import CORRUPTION, Entry
 from clcnn.evaluation.store import Store
 from clcnn.statistics import Paired, paired, wilson
 
@@ -36,7 +36,8 @@ class Result:
 
     ``n`` samples of ``wanted`` are stored. ``accuracy`` with its 95 % interval [``low``, ``high``]
     (Wilson) are shares; nan before the first sample. ``seconds`` a sample are the defence's alone,
-    ``cost`` is their multiple of a plain forward, the median over chunks.
+    ``cost`` is their multiple of a plain forward, the median over chunks. ``eps`` is a radius in
+    1/255, but of a corruption its severity.
     """
 
     network: str
@@ -53,6 +54,7 @@ class Result:
     cost: float
     findings: tuple[Finding, ...] = field(repr=False)
     cell: int = field(repr=False)
+    is_corruption: bool = field(repr=False, default=False)
 
     @property
     def is_complete(self) -> bool:
@@ -96,6 +98,7 @@ def _result(
     n, right, seconds = store.read(
         "SELECT count(*), coalesce(sum(correct), 0), avg(seconds) FROM samples WHERE cell = ?", cell
     )[0]
+    attacks = _settings(store, cell)["attack"].get("attacks", ())
     accuracy, (low, high) = math.nan, (math.nan, math.nan)
     if n:
         accuracy, (low, high) = right / n, wilson(right / n, n)
@@ -114,6 +117,7 @@ def _result(
         cost=_cost(store, cell),
         findings=(*findings(store, cell), *black_box(store, cell)),
         cell=cell,
+        is_corruption=any(a.get("kind") == CORRUPTION for a in attacks),
     )
 
 
@@ -148,7 +152,8 @@ def warnings_of(found: Sequence[Result]) -> list[Finding]:
     signs = [finding for result in found for finding in result.findings]
     rows: dict[tuple[str, str, str, str], dict[float, float]] = {}
     for result in found:
-        if result.n and result.eps:
+        # A larger ball holds the smaller, but a severity holds nothing of the one before.
+        if result.n and result.eps and not result.is_corruption:
             key = (result.network, result.defence, result.attack, result.threat)
             rows.setdefault(key, {})[result.eps] = result.accuracy
     for key, by_eps in rows.items():

@@ -15,7 +15,7 @@ from clcnn.evaluation.forecast import Forecast
 from clcnn.evaluation.hashing import digest
 from clcnn.evaluation.manifest import manifest
 from clcnn.evaluation.measuring import measure, signs
-from clcnn.evaluation.plan import NONE, Entry, Plan
+from clcnn.evaluation.plan import CORRUPTION, NONE, Entry, Plan
 from clcnn.evaluation.results import Result, results
 from clcnn.evaluation.store import CellKey, Claim, Measured, Store
 from clcnn.evaluation.threats import Chunk, Threats, seed_of
@@ -117,7 +117,7 @@ class Bench:
         if number > 0:
             return measured
         found = self.defences.findings(plan, entry.network, entry.defence)
-        if entry.attack != NONE:
+        if entry.attack != NONE and plan.attacks[entry.attack].kind != CORRUPTION:
             found += signs(defended, chunk, entry.eps / 255, entry.threat == "adaptive")
         return replace(measured, findings=[*found, *measured.findings])
 

@@ -28,11 +28,19 @@ from clcnn.attacks import (
     WorstCase,
 )
 from clcnn.attacks.base import is_correct
+from clcnn.corruptions import Corruption
 from clcnn.evaluation.cache import ExampleCache, Examples
 from clcnn.evaluation.defending import Defences, Defended
-from clcnn.evaluation.hashing import ATTACK_ROOMS, FIT_ROOMS, digest, digest_tensors, versions
-from clcnn.evaluation.kinds import SOLVERS, make_attack
-from clcnn.evaluation.plan import NONE, Entry, Plan
+from clcnn.evaluation.hashing import (
+    ATTACK_ROOMS,
+    CORRUPTION_ROOMS,
+    FIT_ROOMS,
+    digest,
+    digest_tensors,
+    versions,
+)
+from clcnn.evaluation.kinds import SOLVERS, make_attack, make_corruption
+from clcnn.evaluation.plan import CORRUPTION, NONE, Entry, Plan
 from clcnn.evaluation.tables import PlanError
 from clcnn.solvers.base import FeedbackSolver
 
@@ -121,7 +129,7 @@ class Threats:
         }
 
         def make() -> Examples:
-            attack = self._attack(plan, entry, member, chunk)
+            attack = self._maker(plan, entry, member, chunk)
             return timed(lambda: (attack(trained.module, chunk.x, chunk.y), None))
 
         return self.cache.get(key, chunk.x, make)
@@ -163,6 +171,13 @@ class Threats:
 
         return self.cache.get(key, chunk.x, make)
 
+    def _maker(self, plan: Plan, entry: Entry, member: str, chunk: Chunk) -> Attack | Corruption:
+        attack = plan.attacks[member]
+        if attack.kind == CORRUPTION and attack.settings is not None:
+            # By the plan's seed and not the chunk's: an image is corrupted alike in any chunk.
+            return make_corruption(attack.settings, severity=int(entry.eps), seed=plan.seed)
+        return self._attack(plan, entry, member, chunk)
+
     def _attack(self, plan: Plan, entry: Entry, member: str, chunk: Chunk) -> Attack:
         attack = plan.attacks[member]
         assert attack.settings is not None
@@ -189,6 +204,13 @@ class Threats:
         """What decides one attack's images on the uncontrolled network, as JSON values."""
         attack = plan.attacks[member]
         assert attack.settings is not None
+        if attack.kind == CORRUPTION:
+            return {
+                **attack.settings.to_dict(),
+                "severity": entry.eps,
+                "package": _version("pillow"),
+                "versions": versions(CORRUPTION_ROOMS),
+            }
         settings = {
             **attack.settings.to_dict(),
             "eps": entry.eps,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clcnn.evaluation.defence import Defence, read_defence
-from clcnn.evaluation.plan import NONE, Network, Plan, parse
+from clcnn.evaluation.plan import NONE, WORST, Network, Plan, parse
 from clcnn.evaluation.tables import PlanError, Table
 from clcnn.evaluation.workshop import Workshop
 from clcnn.models import shelf
@@ -187,7 +187,7 @@ def _table(drawn: Blueprint, there: list[str], pairs: list[tuple[str, str]]) -> 
 
 def _members(names: Iterable[str], attacks: Mapping[str, Values]) -> list[str]:
     """The simple attacks among and behind ``names``."""
-    return [name for name in _closure(names, attacks) if "of" not in attacks[name]]
+    return [name for name in _closure(names, attacks) if not _over(attacks[name])]
 
 
 def _closure(names: Iterable[str], attacks: Mapping[str, Values]) -> list[str]:
@@ -195,8 +195,13 @@ def _closure(names: Iterable[str], attacks: Mapping[str, Values]) -> list[str]:
     found = []
     for name in names:
         if name != NONE:
-            found += [*attacks[name].get("of", ()), name]
+            found += [*_over(attacks[name]), name]
     return list(dict.fromkeys(found))
+
+
+def _over(attack: Values) -> list[str]:
+    """The attacks that a worst case is over."""
+    return list(attack["of"]) if attack.get("kind") == WORST else []
 
 
 def _merged(tables: Iterable[Mapping[str, Values]]) -> dict[str, Values]:
