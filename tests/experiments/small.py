@@ -55,7 +55,7 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     def small(name: str) -> blueprints.Values:
         values = read(name)
         for grid in values.get("grid", ()):
-            grid["n"], grid["eps"] = 4, [8]
+            grid["n"], grid["eps"] = 4, [2, 5] if name == "corruptions" else [8]
         values.pop("quick", None)
         if name == "adaptive":
             values["attacks"]["unrolled"]["steps"] = 2

@@ -15,6 +15,7 @@ from clcnn.evaluation.runner import run as run_plan
 from clcnn.evaluation.store import Store
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments import figure2, manifold, theorem
+from clcnn.experiments.averages import means
 from clcnn.experiments.blueprints import blueprint, ready
 from clcnn.experiments.paper import DIFFERENCE
 
@@ -31,6 +32,7 @@ ORDER = (
     "table4",
     "literal",
     "feedback",
+    "corruptions",
 )
 """All experiments: those of seconds first, then by their worth."""
 
@@ -107,6 +109,8 @@ def run(
     lines = [result.row() for result in found]
     if name == "table3":
         lines = differences(store, found) + lines
+    if name == "corruptions":
+        lines += means(store, found)
     return Outcome(label, COLUMNS, tuple(lines), missing, signs)
 
 
