@@ -37,9 +37,10 @@ def accuracy_figure(experiment: Experiment, network: str, pool: Pool) -> Figure 
     if not panels:
         return None
     weights = experiment.weights.get(network, network)
+    level = "severity" if experiment.is_of_corruptions else "ε"
     return Figure(
         name=words.slug(f"{experiment.plan}-{weights}-accuracy"),
-        caption=f"{weights}: accuracy against ε, with 95 % intervals"
+        caption=f"{weights}: accuracy against {level}, with 95 % intervals"
         + ("; dashed: an attacker who knows of the control (adaptive)" if dashed else ""),
         panels=panels,
         legend=[Key(colours[name], words.defence(name)) for name in defences]
@@ -73,7 +74,9 @@ def _accuracy_panel(
     epsilons = sorted({0.0} | {r.eps for cells in lines.values() for r in cells})
     plot = Plot.of(words.attack(attack), (0.0, max(epsilons) or 1.0), (0.0, 1.0))
     plot.y_axis(_SHARES, "accuracy in %")
-    plot.x_axis([(eps, f"{eps:g}") for eps in epsilons], "ε in 1/255")
+    corrupted = any(r.is_corruption for cells in lines.values() for r in cells)
+    level = "severity" if corrupted else "ε in 1/255"
+    plot.x_axis([(eps, f"{eps:g}") for eps in epsilons], level)
     said = []
     for place, ((defence, threat), cells) in enumerate(lines.items()):
         series, adaptive = colours[defence], threat == "adaptive"
@@ -132,7 +135,7 @@ def _common_epsilon(experiments: Sequence[Experiment]) -> float:
     """The largest epsilon that most experiments have."""
     counts: dict[float, int] = {}
     for experiment in experiments:
-        for eps in {r.eps for r in experiment.results if r.eps and r.n}:
+        for eps in {r.eps for r in experiment.results if r.eps and r.n and not r.is_corruption}:
             counts[eps] = counts.get(eps, 0) + 1
     return max(counts, key=lambda eps: (counts[eps], eps), default=0.0)
 
@@ -153,6 +156,8 @@ def _dots(
             key = (network, result.defence, subject)
             if result.attack == NONE and result.n > (clean[key].n if key in clean else 0):
                 clean[key] = result
+            elif result.is_corruption:
+                continue  # its eps is no radius
             elif result.n and (result.threat, result.eps) == (threat, eps):
                 cells = met.setdefault(network, {}).setdefault(key, {})
                 known = cells.get(result.attack)

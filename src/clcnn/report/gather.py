@@ -67,6 +67,12 @@ class Experiment:
     residuals: Mapping[int, Residuals] = field(default_factory=dict)
 
     @property
+    def is_of_corruptions(self) -> bool:
+        """Whether all that its images meet is corruptions: its eps are severities."""
+        met = [r.is_corruption for r in self.results if r.eps]
+        return bool(met) and all(met)
+
+    @property
     def is_tuning(self) -> bool:
         """Whether it is a grid of `clcnn tune` and no table."""
         return self.name.startswith(TUNING)
@@ -243,5 +249,6 @@ def name_of(result: Result) -> str:
     """A cell in words."""
     words = [result.network, result.defence, result.attack]
     if result.eps:
-        words += [f"eps {result.eps:g}", result.threat]
+        level = "severity" if result.is_corruption else "eps"
+        words += [f"{level} {result.eps:g}", result.threat]
     return ", ".join(words)

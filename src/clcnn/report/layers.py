@@ -17,7 +17,8 @@ def residual_figures(experiments: Sequence[Experiment]) -> list[Figure]:
     """A figure a network and defence, the first experiment that has it; oblivious attacks."""
     figures: dict[str, Figure] = {}
     for experiment in experiments:
-        cells = [r for r in experiment.results if r.cell in experiment.residuals]
+        known = [r for r in experiment.results if r.cell in experiment.residuals]
+        cells = [r for r in known if not r.is_corruption]
         for network, defence in dict.fromkeys((r.network, r.defence) for r in cells):
             mine = {
                 (r.attack, r.eps): experiment.residuals[r.cell]

@@ -116,7 +116,13 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
                 if any(span.role != "muted" for spans in cells for span in spans):
                     rows.append(Row((network, f"{eps:g}", words.defence(defence)), cells))
     legend = [RULE] if marked else []
-    if not adaptive:
+    corrupted = any(r.is_corruption for r in found)
+    if corrupted:
+        legend.append(
+            "Corruptions are chance: no one seeks out what the control gets wrong, and no norm "
+            "bounds them. In their cells the level is the severity, 1 to 5."
+        )
+    if not adaptive and not experiment.is_of_corruptions:
         legend.append(
             "Only oblivious attacks are in this table: they do not know of the control, so its "
             "figures are no bound on what an attacker can do."
@@ -126,11 +132,17 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
     legend += notes.lines()
     return TableBlock(
         caption=f"{_caption(experiment, table)}. Accuracy in %, 95 % intervals; {usual.words}.",
-        corner=("network", "ε/255", "defence"),
+        corner=("network", _level(experiment), "defence"),
         columns=columns,
         rows=rows,
         legend=legend,
     )
+
+
+def _level(experiment: Experiment) -> str:
+    if not any(r.is_corruption for r in experiment.results):
+        return "ε/255"
+    return "severity" if experiment.is_of_corruptions else "ε/255 or severity"
 
 
 def _differences(experiment: Experiment, table: paper.PaperTable) -> TableBlock:

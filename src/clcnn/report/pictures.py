@@ -79,7 +79,8 @@ def _subject(experiments: Sequence[Experiment]) -> _Subject | None:
         for order, result in enumerate(experiment.results):
             key = (result.network, NONE, result.attack, result.eps)
             cuts = experiment.cuts.get((result.network, result.defence), ("input",))
-            usable = result.threat == "oblivious" and result.n and cuts[0] == "input"
+            attacked = result.threat == "oblivious" and not result.is_corruption
+            usable = attacked and result.n and cuts[0] == "input"
             if (
                 result.defence == NONE
                 or not usable

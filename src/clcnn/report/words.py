@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from clcnn.corruptions import NAMES
+
 DEFENCES = {
     "none": "no control",
     "linear": "CLC-NN, linear",
@@ -28,11 +30,14 @@ ATTACKS = {
     "square": "Square",
     "autoattack": "AutoAttack",
     "worst": "Worst case",
+    **{name: name.replace("_", " ").capitalize() for name in NAMES},
+    "jpeg_compression": "JPEG",
 }
 EXPERIMENTS = {
     "adaptive": "An attacker who knows of the control",
     "fashion": "Fashion-MNIST",
     "feedback": "One-pass feedback control",
+    "corruptions": "Common corruptions",
     "demo": "A demonstration",
     "literal": "What the authors' code does otherwise, switch by switch",
     "manifold": "Manifold attack, layer by layer",
