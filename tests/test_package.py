@@ -29,6 +29,7 @@ ROOMS = [
     "gradients",
     "settings",
     "persistence",
+    "detection",
     "export",
     "control",
     "loading",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from clcnn import persistence
 from clcnn.checks import check_input
+from clcnn.detection import Detection, calibrated, check_alpha, detect
 from clcnn.dynamics.base import Dynamics
 from clcnn.dynamics.hooked import HookedDynamics
 from clcnn.dynamics.stand_in import Speedups
@@ -82,6 +83,8 @@ class ControlledModule(nn.Module):
     """
 
     input_like: Tensor
+    clean_scores: Tensor
+    alpha: float | None
 
     def __init__(
         self,
@@ -114,6 +117,7 @@ class ControlledModule(nn.Module):
         self.input_shape: tuple[int, ...] = ()
         # An empty tensor that follows .to(): it tells which dtype and device inputs must have.
         self.register_buffer("input_like", torch.empty(0), persistent=False)
+        self._forget_calibration()
         self.training = self.model.training
         if self.dynamics is not None:
             self._check_settings(self.dynamics.cuts)
@@ -166,13 +170,13 @@ class ControlledModule(nn.Module):
                 "robust.configure(grad='straight_through')."
             )
         if self.grad == "unroll" and torch.is_grad_enabled() and x.requires_grad:
-            return for_input_only(x, lambda leaf: self.solve(leaf, unroll=True).logits)
+            return for_input_only(x, lambda leaf: self._answer(leaf, unroll=True))
         wanted = torch.is_grad_enabled() or has_tangent(x)
         if self.grad == "straight_through" and wanted and len(x):
             solution = self.solve(x)
             with no_autocast(x):
                 return self._ready_dynamics().rollout(x, lambda t, state: state + solution.u[t])
-        logits = self._ready_solver(x).answer(self._ready_dynamics(), self.objective, x)
+        logits = self._answer(x)
         return refuse_gradient(logits, (x, *self.model.parameters()), self.grad)
 
     def solve(self, x: Tensor, *, unroll: bool = False) -> Solution:
@@ -182,6 +186,37 @@ class ControlledModule(nn.Module):
         """
         solver = self._ready_solver(x)
         return solver.solve(self._ready_dynamics(), self.objective, x, unroll=unroll)
+
+    def _answer(self, x: Tensor, *, unroll: bool = False) -> Tensor:
+        solver = self._ready_solver(x)
+        return solver.answer(self._ready_dynamics(), self.objective, x, unroll=unroll)
+
+    def calibrate(self, clean: Loader, alpha: float = 0.05) -> Self:
+        """Let `detect` flag at most a share ``alpha`` of clean samples.
+
+        clean: data like those to come, and neither fitted nor tuned on: batches x or (x, y), one
+            tensor, or a pair (x, y) of tensors; at least 1/alpha - 1 samples.
+
+        Another solver or other weights (`configure`) make another score: calibrate again then.
+        """
+        check_alpha(alpha)
+        scores = [self.solve(x.to(self.input_like)).score for x, _ in Batches(clean)]
+        self.clean_scores = calibrated(torch.cat(scores), alpha)
+        self.alpha = alpha
+        return self
+
+    def detect(self, x: Tensor) -> Detection:
+        """p = (1 + #{i: s_i >= s(x)}) / (n + 1) over clean scores s_i; flagged where p <= alpha.
+
+        However the score is distributed, a clean x is flagged with a probability of at most alpha:
+        over the choice of the calibration data and x, if these are drawn alike.
+        """
+        if self.alpha is None:
+            raise FitError(
+                "the detector is not calibrated; expected .calibrate(clean data, alpha=0.05), with "
+                "data not fitted on, after the last change of solver or weights."
+            )
+        return detect(self.solve(x).score, self.clean_scores, self.alpha)
 
     def _ready_solver(self, x: Tensor) -> Solver:
         """The solver, once it is sure that it can be asked about x."""
@@ -218,6 +253,8 @@ class ControlledModule(nn.Module):
         other.grad = self.grad if grad is None else grad
         check_grad_mode(other.grad)
         check_kind(other.solver, Solver, "solver")
+        if solver is not None or weights is not None:
+            other._forget_calibration()
         if other.dynamics is not None:
             other._check_settings(other.dynamics.cuts, other.shapes or None)
         return other
@@ -331,6 +368,12 @@ class ControlledModule(nn.Module):
         self.shapes = shapes
         self.input_shape = tuple(input_like.shape[1:])
         self.input_like = input_like.flatten()
+        self._forget_calibration()
+
+    def _forget_calibration(self) -> None:
+        # No buffer: `configure` gives what shares the buffers a calibration of its own.
+        self.clean_scores = torch.empty(0)
+        self.alpha = None
 
     def _packed(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Header and tensors of a file that `clcnn.load` reads."""
@@ -348,6 +391,7 @@ class ControlledModule(nn.Module):
             "fingerprint": persistence.fingerprint(self.model),
         }
         solver = self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
+        header["alpha"] = self.alpha
         header["solver"] = persistence.pack_solver(solver)
         header["embeddings"] = [persistence.pack_embedding(E) for E in objective.embeddings]
         header["regularization"] = [
@@ -358,6 +402,8 @@ class ControlledModule(nn.Module):
             for t, E in enumerate(objective.embeddings)
             for name, value in E.state_dict().items()
         }
+        if self.alpha is not None:
+            tensors["clean_scores"] = self.clean_scores
         for t, R in enumerate(objective.regularization):
             if isinstance(R, Tensor):
                 tensors[f"regularization.{t}"] = R

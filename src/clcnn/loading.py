@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from clcnn import persistence
 from clcnn.control import ControlledModule
+from clcnn.detection import calibrated
 from clcnn.dynamics.base import Dynamics
 from clcnn.dynamics.hooked import HookedDynamics
 from clcnn.embeddings.base import Embedding
@@ -84,6 +85,9 @@ def _build(
         allow_bypass=bool(header["allow_bypass"]),
     )
     robust.adopt(dynamics, [E.to(device) for E in fitted], shapes, example[:0])
+    if header.get("alpha") is not None:
+        alpha, scores = float(header["alpha"]), tensors["clean_scores"].flatten()
+        robust.clean_scores, robust.alpha = calibrated(scores, alpha), alpha
     if persistence.fingerprint(dynamics.model) != header["fingerprint"]:
         warnings.warn(
             f"{path!r} was fitted on a {header['model']} with other weights than this "

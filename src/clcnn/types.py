@@ -51,6 +51,10 @@ class Solution:
 
     With batch size B and T cuts: ``u[t]`` (B, *state_t), ``J`` (B,), ``J_t`` (B, T),
     ``status`` (B,) of `Status` codes, ``steps`` (B,) updates made, ``logits`` (B, ...).
+
+    ``score`` (B,) says how far the sample was from clean data before it was controlled; see
+    ``robust.detect``. Of a solver that iterates it is J without control; of one that answers in one
+    pass, the departures of the states that arrive at the cuts it controls, weighted as in J.
     """
 
     u: Controls
@@ -59,6 +63,7 @@ class Solution:
     status: Tensor
     steps: Tensor
     logits: Tensor
+    score: Tensor
 
     @property
     def statuses(self) -> list[Status]:

@@ -164,7 +164,7 @@ def leaving(bench: Bench, robust: ControlledModule) -> dict[str, Any]:
     for eps in (EPSILON, 4 * EPSILON):
         name = f"PGD, epsilon {eps * 255:.0f}/255"
         images[name] = PGD(eps=eps)(bench.model, bench.x[:n], bench.y[:n])
-    batches = {name: x.split(bench.batch) for name, x in images.items()}
+    batches = {name: torch.split(x, bench.batch) for name, x in images.items()}
     candidates = {name: _each(early, parts) for name, parts in batches.items()}
     with torch.no_grad():
         plain = _each(bench.model, batches["clean batches"])

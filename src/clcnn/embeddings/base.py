@@ -50,6 +50,10 @@ class Embedding(nn.Module, ABC):
         """||E(x) - x||^2 per sample, shape (batch,), differentiable twice."""
         return self.residual(x).flatten(1).square().sum(1)
 
+    def departure(self, x: Tensor) -> Tensor:
+        """How little each sample looks like clean data, shape (batch,): ||E(x) - x||^2."""
+        return self.energy(x)
+
     def forward(self, x: Tensor) -> Tensor:
         """E(x)."""
         return self.project(x)

@@ -170,6 +170,18 @@ class SpectralEmbedding(Embedding):
         levels = self.levels_of(z)
         return self.pull(z, levels.white, levels.sensitive)
 
+    def departure(self, x: Tensor) -> Tensor:
+        """2 log p(z | s, g) / p(z | 0, 0) = sum_i z_i^2 (1/lambda_i - 1/e_i) - log(e_i/lambda_i).
+
+        e_i = lambda_i + s + k_i g: by how much the sample's own levels explain it better than none
+        do. A z_i^2 counts for no more than it did when the levels were found.
+        """
+        z = self.coefficients(x)
+        levels, lam = self.levels_of(z), self.variances
+        n = levels.white.unsqueeze(1) + self.sensitivity * levels.sensitive.unsqueeze(1)
+        counted = torch.minimum(z.square(), (1 + _OUTLIER) * (lam + n))
+        return (counted * (n / (lam * (lam + n))) - torch.log1p(n / lam)).sum(1)
+
     def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:
         """Take back what `fit` learned for states of ``shape``."""
         d = (prod(shape),)

@@ -46,11 +46,15 @@ def prefixes(robust: ControlledModule, x: Tensor, counts: Sequence[int]) -> dict
         memory: list[Memory] = [() for _ in range(problem.dynamics.T)]
         u: Controls | None = None
         best: Evaluation | None = None
+        score = x.new_zeros(len(x))
         for k in range(max(counts) + 1):
             at, g = problem.gradient(u)
-            best = at if best is None else _better(best, at)
+            if best is None:
+                best, score = at, at.J_t.sum(1)
+            else:
+                best = _better(best, at)
             if k in counts:
-                found[k] = Prefix(_solution(problem, best, k), time.perf_counter() - began)
+                found[k] = Prefix(_solution(problem, best, score, k), time.perf_counter() - began)
             if k < max(counts):
                 u, memory = solver.step(problem, k, at, g, memory)
     return found
@@ -67,7 +71,7 @@ def _better(best: Evaluation, at: Evaluation) -> Evaluation:
     return Evaluation(u, select(at.J_t, best.J_t), ())
 
 
-def _solution(problem: Problem, best: Evaluation, steps: int) -> Solution:
+def _solution(problem: Problem, best: Evaluation, score: Tensor, steps: int) -> Solution:
     done = problem.evaluate(lambda t, x: best.u[t], with_logits=True)
     assert done.logits is not None
     n, device = len(problem.x0), problem.x0.device
@@ -78,5 +82,6 @@ def _solution(problem: Problem, best: Evaluation, steps: int) -> Solution:
         status=torch.full((n,), Status.ITERATIONS, dtype=torch.int8, device=device),
         steps=torch.full((n,), steps, device=device),
         logits=done.logits,
+        score=score,
     )
     return without_nonfinite(solution, problem)

@@ -37,12 +37,14 @@ class Solver(ABC):
             return self._solve(Problem(dynamics, objective, inputs, unroll))
 
     @final
-    def answer(self, dynamics: Dynamics, objective: Objective, x0: Tensor) -> Tensor:
+    def answer(
+        self, dynamics: Dynamics, objective: Objective, x0: Tensor, *, unroll: bool = False
+    ) -> Tensor:
         """The logits that `solve` gives, without what only a `Solution` needs."""
         if len(x0) == 0:
             return self.solve(dynamics, objective, x0).logits
-        with _ready(dynamics, x0, unroll=False) as inputs:
-            return self._answer(Problem(dynamics, objective, inputs))
+        with _ready(dynamics, x0, unroll) as inputs:
+            return self._answer(Problem(dynamics, objective, inputs, unroll))
 
     @abstractmethod
     def _solve(self, problem: Problem) -> Solution: ...
@@ -65,12 +67,23 @@ class FeedbackSolver(Solver):
 
     @final
     def _solve(self, problem: Problem) -> Solution:
-        done = problem.evaluate(self.policy(problem), with_logits=True)
+        pi, objective = self.policy(problem), problem.objective
+        departures: list[Tensor] = []
+
+        def watched(t: int, x: Tensor) -> Tensor | None:
+            u = pi(t, x)
+            if u is not None:
+                departures.append(objective.weights[t] * objective.embeddings[t].departure(x))
+            return u
+
+        done = problem.evaluate(watched, with_logits=True)
         n, device = len(problem.x0), problem.x0.device
         status = torch.full((n,), Status.SOLVED, dtype=torch.int8, device=device)
         status = status.masked_fill(~done.J_t.isfinite().all(1), Status.NONFINITE)
         steps = torch.ones(n, dtype=torch.int64, device=device)
-        return without_nonfinite(solution_from(done, status, steps), problem, finite_cost=False)
+        score = total_cost(departures) if departures else torch.zeros_like(done.J_t[:, 0])
+        solution = solution_from(done, status, steps, score)
+        return without_nonfinite(solution, problem, finite_cost=False)
 
     @final
     def _answer(self, problem: Problem) -> Tensor:
@@ -96,10 +109,11 @@ def _ready(dynamics: Dynamics, x0: Tensor, unroll: bool) -> Iterator[Tensor]:
         yield x0.clone() if x0.is_inference() else x0
 
 
-def solution_from(done: Evaluation, status: Tensor, steps: Tensor) -> Solution:
+def solution_from(done: Evaluation, status: Tensor, steps: Tensor, score: Tensor) -> Solution:
     """A `Solution` from one full pass."""
     assert done.logits is not None
-    return Solution(done.u, total_cost(done.J_t.unbind(1)), done.J_t, status, steps, done.logits)
+    J = total_cost(done.J_t.unbind(1))
+    return Solution(done.u, J, done.J_t, status, steps, done.logits, score)
 
 
 def without_nonfinite(
@@ -140,4 +154,5 @@ def _none_of(solution: Solution) -> Solution:
         status=solution.status[:0],
         steps=solution.steps[:0],
         logits=solution.logits[:0],
+        score=solution.score[:0],
     )

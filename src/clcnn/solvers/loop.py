@@ -28,6 +28,7 @@ class Samples:
     index: Tensor  # (n,) places in the caller's batch
     best_u: Controls
     best_J_t: Tensor  # (n, T)
+    first_J: Tensor  # (n,) without control
     best_step: Tensor  # (n,) the iterate that was best; 0 is no control
     steps: Tensor  # (n,) updates made
     status: Tensor  # (n,)
@@ -43,6 +44,7 @@ class Samples:
             self.index[which],
             take(self.best_u, which),
             self.best_J_t[which],
+            self.first_J[which],
             self.best_step[which],
             self.steps[which],
             self.status[which],
@@ -61,6 +63,7 @@ class Samples:
             torch.cat([group.index for group in groups]),
             tuple(torch.cat([group.best_u[t] for group in groups]) for t in range(T)),
             torch.cat([group.best_J_t for group in groups]),
+            torch.cat([group.first_J for group in groups]),
             torch.cat([group.best_step for group in groups]),
             torch.cat([group.steps for group in groups]),
             torch.cat([group.status for group in groups]),
@@ -202,14 +205,24 @@ def _in_order(groups: Sequence[tuple[Samples, Tensor]]) -> Solution:
         samples, logits = joined.take(order), logits[order]
     uncontrolled = (samples.status == Status.ITERATIONS) & (samples.best_step == 0)
     status = samples.status.masked_fill(uncontrolled, Status.UNCONTROLLED)
-    return Solution(samples.best_u, samples.best_J, samples.best_J_t, status, samples.steps, logits)
+    return Solution(
+        u=samples.best_u,
+        J=samples.best_J,
+        J_t=samples.best_J_t,
+        status=status,
+        steps=samples.steps,
+        logits=logits,
+        score=samples.first_J,
+    )
 
 
 def _fresh(at: Evaluation) -> Samples:
+    """The samples of a pass without control."""
     n, device = len(at.J_t), at.J_t.device
     counts = torch.zeros(n, dtype=torch.int64, device=device)
     status = torch.full((n,), Status.ITERATIONS, dtype=torch.int8, device=device)
-    return Samples(torch.arange(n, device=device), at.u, at.J_t, counts, counts, status)
+    index = torch.arange(n, device=device)
+    return Samples(index, at.u, at.J_t, at.J_t.sum(1), counts, counts, status)
 
 
 def _ended(samples: Samples, status: Status) -> Samples:
