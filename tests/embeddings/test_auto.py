@@ -209,9 +209,9 @@ class TestBudget:
 
     def test_a_full_basis_near_the_least_rank_goes_before(self):
         auto = AutoEmbedding()
-        weighed = [Weighed("a", 1000, 90, 0.99, True), Weighed("linear", 1099, 500, 0.99, True)]
+        weighed = [Weighed("a", 1000, 90, 0.99, True), Weighed("linear", 1079, 500, 0.99, True)]
         assert auto._pick(weighed, 5, 256.0)[0].kind == "linear"
-        weighed[1] = Weighed("linear", 1101, 500, 0.99, True)
+        weighed[1] = Weighed("linear", 1081, 500, 0.99, True)
         assert auto._pick(weighed, 5, 256.0)[0].kind == "a"
         weighed[1] = Weighed("linear", 900, 500, 0.99, False)
         assert auto._pick(weighed, 5, 256.0)[0].kind == "a"

@@ -23,7 +23,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     some = tiny_images(30, 8).tensors()
     monkeypatch.setattr(measure, "load", lambda name, split, root: test)
     monkeypatch.setattr(measure, "sample", lambda name: Sample(train=some, test=some))
-    monkeypatch.setattr(measure, "_EPSILONS", {"tiny": (8,)})
+    monkeypatch.setattr(measure, "_EPSILONS", (8,))
 
 
 def test_every_figure(tmp_path: Path) -> None:

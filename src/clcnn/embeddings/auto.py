@@ -32,7 +32,7 @@ _CHEAP = 2**22  # multiply-adds that never are too many: a tenth of a small netw
 _SMALL = 4096  # features of a state for which half of a full basis never is too dear: 2^24
 _HELD_OUT = 400  # states that are enough to measure on: more are missed where the kinds are fitted
 _TIE = 0.03  # ranks that differ by less are the same, and the cheaper kind wins
-_NEAR = 0.1  # more directions that a full basis may have and still be taken
+_NEAR = 0.08  # more directions that a full basis may have and still be taken (docs/speed.md)
 _FEWEST = 10  # samples below which nothing can be held out
 
 
@@ -63,7 +63,7 @@ class AutoEmbedding(Embedding):
     every kind on the others, finds for each the smallest rank that keeps ``energy`` of what was set
     aside, and of those that cost at most ``budget`` multiply-adds a feature takes the one with the
     smallest rank, the tightest manifold (the cheapest where ranks differ by less than 3 %). A full
-    basis is taken even if its rank is up to 10 % larger: rank counts what is removed of white
+    basis is taken even if its rank is up to 8 % larger: rank counts what is removed of white
     noise, and of what an attack adds the full basis removes more at the same energy. `fit` then
     fits that kind and rank on all states and *returns* it, with what was weighed in ``choice_``.
 

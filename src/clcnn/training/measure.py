@@ -20,7 +20,7 @@ from clcnn.models.cards import Attacked, Card
 from clcnn.models.weights import read_weights
 from clcnn.training.loop import WEIGHTS
 
-_EPSILONS = {"cifar10": (2, 4, 8), "cifar100": (2, 4, 8)}
+_EPSILONS = (2, 4, 8)
 _STEPS = 20
 _BATCH = 250
 
@@ -41,7 +41,7 @@ def write_card(
     clean = accuracy(network, x, y)
     say(f"clean: {clean:.2f} % of {len(y)}")
     rows = []
-    for eps in _EPSILONS.get(settings["data"], ()):
+    for eps in _EPSILONS:
         for attack in (FGSM(eps / 255), PGD(eps / 255, steps=_STEPS)):
             row = _attacked(network, attack, x[:attacked], y[:attacked], eps)
             say(f"{row.attack}, {row.steps} steps, eps {eps}: {row.accuracy:.2f} %")
