@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom, binomtest, multinomial
+from scipy.stats import binom, binomtest, multinomial, norm
+from sklearn.metrics import roc_auc_score
 
-from clcnn.statistics import Z_95, likeliest, mcnemar, mean, paired, tango, wilson
+from clcnn.statistics import Z_95, auroc, likeliest, mcnemar, mean, paired, tango, wilson
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 10), (1, 7), (50, 100), (424, 500), (10, 10)])
@@ -99,3 +100,23 @@ def test_the_mean_of_values_has_the_interval_that_it_promises() -> None:
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
     with pytest.raises(ValueError, match="found 1 values"):
         mean([0.5])
+
+
+@pytest.mark.parametrize("digits", [0, 3], ids=["with ties", "without"])
+def test_the_area_under_the_curve_is_sklearns(digits: int) -> None:
+    random = np.random.default_rng(0)
+    low, high = random.normal(0, 2, 80).round(digits), random.normal(1.5, 2, 50).round(digits)
+    labels = np.r_[np.zeros(80), np.ones(50)]
+    expected = roc_auc_score(labels, np.r_[low, high])
+    assert auroc(low.tolist(), high.tolist()).value == pytest.approx(expected)
+
+
+def test_the_area_has_the_interval_that_it_promises() -> None:
+    random = np.random.default_rng(1)
+    truth = norm.cdf(1 / math.sqrt(2))
+    draws = [(random.normal(0, 1, 60), random.normal(1, 1, 40)) for _ in range(400)]
+    found = [auroc(low.tolist(), high.tolist()) for low, high in draws]
+    covered = sum(area.low <= truth <= area.high for area in found)
+    assert 0.91 < covered / 400 < 0.985
+    with pytest.raises(ValueError, match="at least 2"):
+        auroc([1.0], [2.0, 3.0])

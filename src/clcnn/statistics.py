@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,27 @@ def mean(values: Sequence[float], z: float = Z_95) -> Mean:
     m = math.fsum(values) / n
     half = z * math.sqrt(math.fsum((v - m) ** 2 for v in values) / (n - 1) / n)
     return Mean(n, m, m - half, m + half)
+
+
+def auroc(low: Sequence[float], high: Sequence[float], z: float = Z_95) -> Mean:
+    """P(Y > X) + P(Y = X)/2, X of ``low`` and Y of ``high``, with DeLong's 95 % interval.
+
+    The area under the receiver operating characteristic of a score that should be higher for Y.
+    Its variance is that of P(X < y_j) over j divided by their number, plus that of P(Y > x_i).
+    """
+    m, n = len(low), len(high)
+    if min(m, n) < 2:
+        raise ValueError(f"found {m} and {n} values; expected at least 2 of each.")
+    below, above = sorted(low), sorted(high)
+
+    def share(values: Sequence[float], v: float) -> float:
+        """Of sorted values those below v, ties counting half."""
+        return (bisect_left(values, v) + bisect_right(values, v)) / (2 * len(values))
+
+    over = mean([share(below, y) for y in high], z)
+    under = mean([1 - share(above, x) for x in low], z)
+    half = math.hypot(over.high - over.value, under.high - under.value)
+    return Mean(m + n, over.value, max(0.0, over.value - half), min(1.0, over.value + half))
 
 
 @dataclass(frozen=True)

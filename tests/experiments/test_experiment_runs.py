@@ -18,7 +18,7 @@ from clcnn.control import control
 from clcnn.embeddings import LinearEmbedding
 from clcnn.evaluation import PlanError, Store, Workshop
 from clcnn.evaluation.results import COLUMNS
-from clcnn.experiments import manifold, theorem, tuning
+from clcnn.experiments import detector, manifold, theorem, tuning
 from clcnn.experiments.blueprints import FOLDER, blueprint, ready
 from clcnn.experiments.run import ORDER, PLANS, Request, run
 
@@ -49,7 +49,7 @@ def test_every_plan_parses_in_both_forms(name: str, tmp_path: Path) -> None:
     for network_name, defence in blueprint(name).pairs():
         made = quick.plan.defences[defence].on(network_name)
         assert made.fit.images <= 1500
-    if name in ("feedback", "corruptions"):  # nothing to choose
+    if name in ("feedback", "corruptions", "detector"):  # nothing to choose
         assert ready(blueprint(name), workshop(), tmp_path).plan.name == name
         return
     with pytest.raises(PlanError, match=f"Choose them: clcnn experiment tune --only {name}"):
@@ -164,6 +164,18 @@ def test_manifold_rows(here: Path) -> None:
         norm, d = float(row["norm"]), int(row["dimension"])
         assert float(row["root_mean_square"]) == pytest.approx(norm / d**0.5, rel=1e-4)
         assert 0 <= float(row["share"]) <= 1
+
+
+def test_detector_rows(here: Path) -> None:
+    with Store("r.sqlite") as store:
+        found = run("detector", store, Request(quick=True), workshop=workshop())
+    assert {tuple(row) for row in found.rows} == {detector.COLUMNS}
+    clean, *others = found.rows
+    assert (clean["attack"], clean["n"], clean["auroc"]) == ("none", "4", "")
+    assert {row["attack"] for row in others} == {"gaussian", "fgsm", "pgd", "cw", "stealth"}
+    noise = next(row for row in others if row["attack"] == "gaussian")
+    assert float(noise["auroc_low"]) <= float(noise["auroc"]) <= float(noise["auroc_high"])
+    assert float(noise["flagged"]) == 100.0, "noise of 0.08 is far from smooth images"
 
 
 def test_theory_rows_hold_the_theorem() -> None:

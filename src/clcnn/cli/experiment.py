@@ -34,6 +34,7 @@ class Experiment(StrEnum):
     literal = "literal"
     feedback = "feedback"
     corruptions = "corruptions"
+    detector = "detector"
     all = "all"
     tune = "tune"
 

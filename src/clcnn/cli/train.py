@@ -157,6 +157,22 @@ def card(
     typer.echo(write_card(folder, out or folder, attacked, root, say=typer.echo))
 
 
+@app.command()
+def harden(
+    name: Annotated[str, typer.Argument(help="A network that comes with the package.")],
+    out: Annotated[Path, typer.Option(help="The folder for a file and a card a preset.")] = Path(
+        "hardened"
+    ),
+    seed: Annotated[int, typer.Option(help="Which training images are fitted on.")] = 0,
+    root: Root = None,
+) -> None:
+    """Fit, calibrate and measure one-pass control. Example: clcnn harden resnet20-cifar10"""
+    from clcnn.models.hardening import harden as write
+
+    for path in write(name, out, root, seed, say=typer.echo):
+        typer.echo(path)
+
+
 def _weights(start: str) -> Path:
     """A weight file by its path, or by its name among those that come with the package."""
     from clcnn.models import shelf

@@ -28,11 +28,16 @@ PMP = _kind(SOLVERS, "pmp")
 
 @dataclass(frozen=True)
 class Fit:
-    """The training images that embeddings are fitted on: how many, and which by ``seed``."""
+    """The training images that embeddings are fitted on: how many, and which by ``seed``.
+
+    ``shipped`` names a preset of `clcnn.models.hardened`: then nothing is fitted, and the package's
+    own file is used.
+    """
 
     images: int = 5000
     seed: int = 0
     correct_only: bool = False
+    shipped: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class Defence:
             "allow_bypass": self.allow_bypass,
             "embedding": self.embedding.to_dict(),
             "correct_only": self.fit.correct_only,
+            **({} if self.fit.shipped is None else {"shipped": self.fit.shipped}),
         }
 
     def settings(self) -> dict[str, Any]:
@@ -92,8 +98,9 @@ class Defence:
 
 def from_settings(values: Mapping[str, Any], where: str) -> Defence:
     """The defence whose `settings` these are."""
-    fit = {**values["fit"], "correct_only": values["correct_only"]}
-    rest = {k: v for k, v in values.items() if k != "correct_only"}
+    moved = [key for key in ("correct_only", "shipped") if key in values]
+    fit = {**values["fit"], **{key: values[key] for key in moved}}
+    rest = {k: v for k, v in values.items() if k not in moved}
     if rest["cuts"] is None:
         del rest["cuts"]
     return read_defence(Table(where, "defence", {**rest, "fit": fit}), Path(), ())
@@ -152,6 +159,7 @@ def _overridden(table: Table, base: Defence) -> Defence:
             fit.whole("images", base.fit.images),
             fit.whole("seed", base.fit.seed, least=0),
             fit.flag("correct_only", base.fit.correct_only),
+            fit.get("shipped", (str,), "a preset of clcnn.models.hardened", base.fit.shipped),
         ),
         allow_bypass=table.flag("allow_bypass", base.allow_bypass),
         accelerate=table.flag("accelerate", base.accelerate),

@@ -21,9 +21,12 @@ from clcnn.evaluation.defence import Defence
 from clcnn.evaluation.hashing import DEFENCE_ROOMS, FIT_ROOMS, digest, digest_file, versions
 from clcnn.evaluation.kinds import make_embedding, make_solver
 from clcnn.evaluation.plan import NONE, Plan
-from clcnn.evaluation.tables import PlanError
+from clcnn.evaluation.tables import PlanError, shown
 from clcnn.evaluation.workshop import Workshop
 from clcnn.loading import load
+from clcnn.models.hardening import Fitted
+from clcnn.models.hardening import around as shipped_around
+from clcnn.models.hardening import file as shipped_file
 
 _KEPT = 2
 """Fitted networks held in memory; a full basis takes hundreds of megabytes."""
@@ -60,6 +63,12 @@ class Defences:
 
     def fit_key(self, plan: Plan, network: str, defence: Defence) -> dict[str, Any]:
         """Everything that decides the fitted embeddings."""
+        if defence.fit.shipped is not None:
+            return {
+                "network": self.workshop.network(plan, network).fingerprint,
+                "shipped": self._shipped(plan, network, defence.fit.shipped)[1].sha256,
+                "versions": versions(FIT_ROOMS),
+            }
         chosen = self.workshop.images(plan, network, "train", defence.fit.images, defence.fit.seed)
         return {
             "network": self.workshop.network(plan, network).fingerprint,
@@ -108,6 +117,8 @@ class Defences:
         """The network with embeddings fitted, from memory, a file or the training images."""
         key = self.fit_key(plan, network, defence)
         name = digest(key)
+        if name not in self._fitted and defence.fit.shipped is not None:
+            self._fitted[name] = self._take_shipped(plan, network, defence, defence.fit.shipped)
         if name not in self._fitted:
             while len(self._fitted) >= _KEPT:
                 del self._fitted[next(iter(self._fitted))]
@@ -118,6 +129,27 @@ class Defences:
                 self._write(name, key, found)
             self._fitted[name] = found
         return self._fitted[name]
+
+    def _shipped(self, plan: Plan, network: str, preset: str) -> tuple[Path, Fitted]:
+        try:
+            return shipped_file(plan.networks[network].weights, preset)
+        except LoadError as error:
+            raise PlanError(f"found fit = {{ shipped = {preset!r} }}: {error}") from error
+
+    def _take_shipped(
+        self, plan: Plan, network: str, defence: Defence, preset: str
+    ) -> ControlledModule:
+        weights, plain = plan.networks[network].weights, self.workshop.network(plan, network)
+        robust = shipped_around(plain.module, weights, preset)
+        kinds = {type(make_embedding(defence.embedding))}
+        if defence.cuts != robust.cuts or {type(E) for E in robust.embeddings} != kinds:
+            raise PlanError(
+                f"found cuts = {shown(defence.cuts)} and embedding kind = "
+                f"{defence.embedding.kind!r} beside fit = {{ shipped = {preset!r} }}, which was "
+                f"fitted at {list(robust.cuts)} with other embeddings; expected its own: "
+                'cuts = ["input"] and embedding = { kind = "spectral" }.'
+            )
+        return robust
 
     def findings(self, plan: Plan, network: str, name: str) -> list[Finding]:
         """Signs that the defence's settings promise too much."""

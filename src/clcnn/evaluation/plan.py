@@ -13,7 +13,7 @@
     cuts = ["input", "layer1", "layer2", "layer3", "head"]
     embedding = { kind = "linear", energy = 0.99 }
     solver = { kind = "pmp", iterations = 10, lr = 0.005 }
-    fit = { images = 5000, seed = 0 }
+    fit = { images = 5000, seed = 0 }         # or { shipped = "strong" }, see models.hardened
 
     [attacks.pgd]                              # "none" is an attack too: clean images
     kind = "pgd"

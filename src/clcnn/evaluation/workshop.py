@@ -110,6 +110,10 @@ class Workshop:
             self._chosen[key] = Chosen(pictures, places, pictures.digest(places))
         return self._chosen[key]
 
+    def available(self, plan: Plan, name: str, split: str) -> int:
+        """How many images a split of the network's data set has."""
+        return len(self._all(plan.networks[name].data, split, plan.sample).labels)
+
     def _load(self, plan: Plan, network: Network) -> nn.Module:
         if network.weights in self._given_networks:
             return self._given_networks[network.weights]

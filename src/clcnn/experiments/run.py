@@ -14,7 +14,7 @@ from clcnn.evaluation.runner import Silent, Watch
 from clcnn.evaluation.runner import run as run_plan
 from clcnn.evaluation.store import Store
 from clcnn.evaluation.workshop import Workshop
-from clcnn.experiments import figure2, manifold, theorem
+from clcnn.experiments import detector, figure2, manifold, theorem
 from clcnn.experiments.averages import means
 from clcnn.experiments.blueprints import blueprint, ready
 from clcnn.experiments.paper import DIFFERENCE
@@ -33,6 +33,7 @@ ORDER = (
     "literal",
     "feedback",
     "corruptions",
+    "detector",
 )
 """All experiments: those of seconds first, then by their worth."""
 
@@ -104,6 +105,9 @@ def run(
     if name == "manifold":
         rows = tuple(manifold.run(plan, store, workshop, watch))
         return Outcome(label, manifold.COLUMNS, rows, missing)
+    if name == "detector":
+        rows = tuple(detector.run(plan, store, workshop, watch))
+        return Outcome(label, detector.COLUMNS, rows, missing)
     found = run_plan(plan, store, workshop=workshop, watch=watch)
     signs = tuple(map(str, warnings_of(found)))
     lines = [result.row() for result in found]

@@ -2,6 +2,7 @@
 
 from clcnn.models.cards import Card
 from clcnn.models.densenet import DenseNet40
+from clcnn.models.hardening import hardened
 from clcnn.models.layers import Classifier
 from clcnn.models.resnet import ResNet20
 from clcnn.models.shelf import list, load
@@ -14,6 +15,7 @@ __all__ = [
     "DenseNet40",
     "ResNet20",
     "build",
+    "hardened",
     "list",
     "load",
     "read_weights",

@@ -39,6 +39,7 @@ EXPERIMENTS = {
     "feedback": "One-pass feedback control",
     "corruptions": "Common corruptions",
     "demo": "A demonstration",
+    "detector": "Telling perturbed images from clean ones",
     "literal": "What the authors' code does otherwise, switch by switch",
     "manifold": "Manifold attack, layer by layer",
     "theory": "Theorem 1",

@@ -1,0 +1,115 @@
+"""Hardened networks: the shipped ones are what their cards say, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import clcnn
+from clcnn import models
+from clcnn.data import HELDOUT_SEED, sample
+from clcnn.errors import LoadError
+from clcnn.evaluation import PlanError, Store, Workshop
+from clcnn.evaluation.plan import read_plan
+from clcnn.evaluation.runner import run
+from clcnn.models import hardening as room
+from clcnn.models import shelf
+
+SHIPPED = [(name, preset) for name, presets in room.names().items() for preset in presets]
+
+
+def test_the_first_network_is_there_with_both_presets() -> None:
+    assert room.names()["resnet20-cifar10"] == ["default", "strong"]
+    assert set(room.names()) <= set(models.list())
+
+
+@pytest.mark.parametrize(("name", "preset"), SHIPPED)
+def test_a_shipped_control_is_what_its_card_says(name: str, preset: str) -> None:
+    path, facts = room.file(name, preset)
+    robust = models.hardened(name, preset)
+    assert robust.solver == clcnn.Feedback(preset=preset)
+    assert robust.is_fitted
+    assert (robust.alpha, facts.heldout_seed) == (facts.alpha, HELDOUT_SEED)
+    assert len(robust.clean_scores) == facts.calibrated_on == 5000
+    assert facts.weights_sha256 == shelf.card(name).sha256
+    assert facts.plain_accuracy == shelf.card(name).test_accuracy
+    assert path.stat().st_size < 5e6
+    x, y = sample(facts.network.removeprefix("resnet20-")).test
+    x, y = x[:200], y[:200]
+    share = facts.controlled_accuracy / 100
+    right = int((robust(x).argmax(1) == y).sum())
+    assert abs(right - 200 * share) < 4 * (200 * share * (1 - share)) ** 0.5
+    flagged = int(robust.detect(x).flagged.sum())
+    assert flagged <= 200 * facts.alpha + 4 * (200 * facts.alpha * (1 - facts.alpha)) ** 0.5
+    assert abs(facts.false_alarms / 100 - facts.alpha) < 0.015
+
+
+def test_a_gradient_goes_through_where_it_is_asked_for() -> None:
+    robust = models.hardened("resnet20-cifar10", "strong", grad="unroll")
+    x = sample("cifar10").test[0][:2].requires_grad_()
+    (g,) = torch.autograd.grad(robust(x).sum(), x)
+    assert g.isfinite().all()
+    assert g.abs().max() > 0
+
+
+def test_unknown_names_and_damaged_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LoadError, match=r"no hardened network called 'resnet99'.*resnet20-cifar10"):
+        room.file("resnet99", "strong")
+    with pytest.raises(LoadError, match=r"no preset 'huge'.*default, strong"):
+        models.hardened("resnet20-cifar10", "huge")  # type: ignore[arg-type]
+    copy = tmp_path / "shelf"
+    shutil.copytree(room.SHELF, copy)
+    monkeypatch.setattr(room, "SHELF", copy)
+    file = copy / "resnet20-cifar10-strong.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(LoadError, match="SHA-256"):
+        models.hardened("resnet20-cifar10", "strong")
+    file.with_suffix(".json").write_text("{}")
+    with pytest.raises(LoadError, match="clcnn harden"):
+        models.hardened("resnet20-cifar10", "strong")
+
+
+PLAN = """
+name = "shipped"
+n = 8
+chunk = 8
+
+[networks.resnet20-cifar10]
+weights = "resnet20-cifar10"
+data = "cifar10"
+
+[defences.feedback]
+cuts = ["input"]
+embedding = { kind = "spectral" }
+solver = { kind = "feedback", preset = "strong" }
+fit = { shipped = "strong" }
+
+[[grid]]
+defences = ["feedback"]
+attacks = ["none"]
+"""
+
+
+def test_a_plan_may_take_the_shipped_control(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    plan = read_plan(tmp_path / "plan.toml")
+    plan = replace(plan, sample=True)
+    with Store(tmp_path / "r.sqlite") as store:
+        (found,) = run(plan, store, workshop=Workshop())
+    assert found.n == 8
+    assert not list((tmp_path).rglob("fits/*.safetensors")), "nothing was fitted"
+    other = PLAN.replace('cuts = ["input"]', 'cuts = ["input", "head"]')
+    (tmp_path / "plan.toml").write_text(other)
+    plan = replace(read_plan(tmp_path / "plan.toml"), sample=True)
+    with Store(tmp_path / "r.sqlite") as store, pytest.raises(PlanError, match="expected its own"):
+        run(plan, store, workshop=Workshop())
+    (tmp_path / "plan.toml").write_text(PLAN.replace('shipped = "strong"', 'shipped = "huge"'))
+    plan = replace(read_plan(tmp_path / "plan.toml"), sample=True)
+    with Store(tmp_path / "r.sqlite") as store, pytest.raises(PlanError, match="no preset 'huge'"):
+        run(plan, store, workshop=Workshop())
