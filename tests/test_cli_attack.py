@@ -14,10 +14,11 @@ from torch import Tensor, nn
 import clcnn
 from clcnn import ControlledModule, cli
 from clcnn.attacks import FGSM, PGD, Noise, StraightThrough, Unrolled
-from clcnn.cli.attack import measure
 from clcnn.data import sample
 from clcnn.data.files import StorageError
 from clcnn.embeddings import LinearEmbedding
+from clcnn.evaluation import once
+from clcnn.evaluation.once import measure
 from clcnn.models import load
 
 NETWORK = "resnet20-cifar10"
@@ -91,7 +92,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_attack(
     def never(*_: object) -> None:
         raise AssertionError("attacked before the path was looked at")
 
-    monkeypatch.setattr(sys.modules["clcnn.cli.attack"], "measure", never)
+    monkeypatch.setattr(once, "measure", never)
     (tmp_path / "file").touch()
     assert cli.run(["attack", NETWORK, "--n", "2", "--out", str(tmp_path)]) == 2
     assert "directory" in capsys.readouterr().err
@@ -163,14 +164,14 @@ def test_the_adaptive_row_is_of_this_attack_alone(monkeypatch: pytest.MonkeyPatc
     found = measure(layers, FGSM(eps), x, y, robust)
     assert runs == ["FGSM"] * 3  # on the plain network, straight-through, unrolled
     with torch.no_grad():
-        tried = [found["examples"]["oblivious"]]
+        tried = [found.examples["oblivious"]]
         tried += [a(FGSM(eps))(robust, x, y) for a in (StraightThrough, Unrolled)]
         right = torch.stack([robust(images).argmax(1) == y for images in (x, *tried)]).all(0)
-    assert found["rows"][4]["threat"] == "adaptive"
-    assert found["rows"][4]["accuracy"] == pytest.approx(float(right.double().mean()))
+    assert found.rows[4]["threat"] == "adaptive"
+    assert found.rows[4]["accuracy"] == pytest.approx(float(right.double().mean()))
     assert 0.1 < float(right.double().mean()) < 0.9
     # what was withstood is kept as it was last tried, not as the clean image
-    assert torch.allclose(found["examples"]["adaptive"][right], tried[-1][right], atol=1e-6)
+    assert torch.allclose(found.examples["adaptive"][right], tried[-1][right], atol=1e-6)
     runs.clear()
     measure(layers, Noise(eps), x, y, robust)
     assert runs == ["Noise"] * 2
@@ -189,8 +190,8 @@ def test_signs_of_a_misleading_attack_are_shown() -> None:
             return rounded(x)
 
     found = measure(Rounded().eval(), FGSM(0.05), x, y, None)
-    assert found["warnings"][0].startswith("uncontrolled, zero gradients: 64 of 64 samples")
+    assert found.warnings[0].startswith("uncontrolled, zero gradients: 64 of 64 samples")
     assert max(sizes[:3]) == 64
-    assert measure(layers, FGSM(0.05), x, y, robust)["warnings"] == []
-    assert measure(layers, PGD(0.5, norm="l2"), x, y, None)["warnings"] == []
-    assert measure(layers, FGSM(0.0), x, y, None)["warnings"] == []
+    assert measure(layers, FGSM(0.05), x, y, robust).warnings == []
+    assert measure(layers, PGD(0.5, norm="l2"), x, y, None).warnings == []
+    assert measure(layers, FGSM(0.0), x, y, None).warnings == []

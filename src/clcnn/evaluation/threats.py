@@ -42,9 +42,9 @@ from clcnn.evaluation.hashing import (
 from clcnn.evaluation.kinds import SOLVERS, make_attack, make_corruption
 from clcnn.evaluation.plan import CORRUPTION, NONE, Entry, Plan
 from clcnn.evaluation.tables import PlanError
-from clcnn.solvers.base import FeedbackSolver
+from clcnn.solvers.base import FeedbackSolver, Solver
 
-_WRAPPERS: dict[str, Callable[[Attack], Attack]] = {
+WRAPPERS: dict[str, Callable[[Attack], Attack]] = {
     "straight_through": StraightThrough,
     "unrolled": Unrolled,
     "exact": ExactGradient,
@@ -81,12 +81,18 @@ def views(plan: Plan, entry: Entry, member: str) -> tuple[str, ...]:
     """By which views an attacker who knows of the cell's defence runs one of its attacks."""
     if entry.defence == NONE or entry.threat != "adaptive":
         return ()  # no control, or none that is known of: the oblivious examples are all there is
-    if plan.attacks[member].kind in _BLACK_BOX:
-        return ("itself",)
+    black_box = plan.attacks[member].kind in _BLACK_BOX
     given = plan.attacks[member].through or plan.attacks[entry.attack].through
-    if given:
+    if given and not black_box:
         return given
     solver = SOLVERS[plan.defences[entry.defence].on(entry.network).solver.kind]
+    return ways_to_know(solver, black_box=black_box)
+
+
+def ways_to_know(solver: type[Solver], *, black_box: bool = False) -> tuple[str, ...]:
+    """The views, by their names in `WRAPPERS`, that suit an attack on such a control."""
+    if black_box:
+        return ("itself",)
     return ("exact",) if issubclass(solver, FeedbackSolver) else ("straight_through", "unrolled")
 
 
@@ -155,7 +161,7 @@ class Threats:
 
         def make() -> Examples:
             attacks = [
-                _WRAPPERS[view](self._attack(plan, entry, member, chunk))
+                WRAPPERS[view](self._attack(plan, entry, member, chunk))
                 for member, names in through.items()
                 for view in names
             ]
