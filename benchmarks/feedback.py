@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import clcnn
-from clcnn import Feedback, SpectralEmbedding
+from clcnn import AutoEmbedding, Embedding, Feedback, SpectralEmbedding, TailEmbedding
 from clcnn.attacks import FGSM, PGD, Noise
 from clcnn.attacks.base import is_correct
 from clcnn.data import load
@@ -32,6 +32,14 @@ PARTS: Mapping[str, Feedback] = {
     "trust 0.03": Feedback(preset="strong", trust=0.03),
 }
 
+ELSEWHERE: Mapping[str, tuple[tuple[str, ...], Embedding]] = {
+    "tail, input": (("input",), TailEmbedding(AutoEmbedding())),
+    "input, layer1": (("input", "layer1"), SpectralEmbedding()),
+    "input, head": (("input", "head"), SpectralEmbedding()),
+    "layer1": (("layer1",), SpectralEmbedding()),
+    "head": (("head",), SpectralEmbedding()),
+}
+
 
 def main() -> None:
     """Fit, attack, and print one row a setting."""
@@ -39,6 +47,7 @@ def main() -> None:
     parser.add_argument("--network", default="resnet20-cifar10")
     parser.add_argument("--n", type=int, default=500, help="held-out images")
     parser.add_argument("--fit", type=int, default=5000, help="training images to fit on")
+    parser.add_argument("--elsewhere", action="store_true", help="other cuts and embeddings too")
     parser.add_argument("--root", type=Path, default=None)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
@@ -59,6 +68,11 @@ def main() -> None:
         show(f"strength {strength}", one, sets, y, network)
     for name, solver in PARTS.items():
         show(name, robust.configure(solver=solver), sets, y, network)
+    if asked.elsewhere:
+        solver = Feedback(preset="strong")
+        for name, (cuts, embedding) in ELSEWHERE.items():
+            other = clcnn.control(network, list(cuts), embedding=embedding, solver=solver).fit(fit)
+            show(name, other, sets, y, network)
     deaf = robust.configure(solver=Feedback(preset="strong"))
     embedding = deaf.embeddings[0]
     assert isinstance(embedding, SpectralEmbedding)

@@ -25,6 +25,7 @@ from clcnn.embeddings import (
     PatchEmbedding,
     SeparableEmbedding,
     SpectralEmbedding,
+    TailEmbedding,
 )
 from clcnn.errors import (
     ClcnnError,
@@ -69,6 +70,7 @@ __all__ = [
     "SpectralEmbedding",
     "StagedDynamics",
     "Status",
+    "TailEmbedding",
     "__version__",
     "control",
     "load",

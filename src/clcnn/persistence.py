@@ -23,6 +23,7 @@ from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.embeddings.patch import PatchEmbedding
 from clcnn.embeddings.separable import SeparableEmbedding
 from clcnn.embeddings.spectral import SpectralEmbedding
+from clcnn.embeddings.tail import TailEmbedding
 from clcnn.errors import ClcnnError, FitError, LoadError
 from clcnn.solvers import MSA, PMP, Feedback, Greedy, Reactive, Riccati
 from clcnn.solvers.base import Solver
@@ -41,7 +42,7 @@ EMBEDDINGS: dict[str, type[Embedding]] = {
     cls.__name__: cls
     for cls in (
         *(LinearEmbedding, SeparableEmbedding, PatchEmbedding, FrequencyEmbedding),
-        *(SpectralEmbedding, AutoencoderEmbedding),
+        *(SpectralEmbedding, TailEmbedding, AutoencoderEmbedding),
     )
 }
 
@@ -134,14 +135,18 @@ def unpack_solver(packed: Mapping[str, Any], known: Mapping[str, type[Solver]]) 
 
 
 def pack_embedding(embedding: Embedding) -> dict[str, Any]:
-    """Class name and configuration."""
+    """Class name and configuration, embeddings within embeddings included."""
     loose = [name for name, value in vars(embedding).items() if isinstance(value, Tensor)]
     if loose:
         raise FitError(
             f"{type(embedding).__name__} keeps the tensor {loose[0]!r} as a plain attribute, which "
             f"would be lost. Keep it in a buffer: self.register_buffer({loose[0]!r}, ...)."
         )
-    packed = {"class": type(embedding).__name__, "config": embedding.config()}
+    config = {
+        name: pack_embedding(value) if isinstance(value, Embedding) else value
+        for name, value in embedding.config().items()
+    }
+    packed = {"class": type(embedding).__name__, "config": config}
     return packed if embedding.choice_ is None else {**packed, "choice": embedding.choice_}
 
 
@@ -152,11 +157,20 @@ def unpack_embedding(
     known: Mapping[str, type[Embedding]],
 ) -> Embedding:
     """The fitted embedding that `pack_embedding` and its tensors describe."""
-    cls = _look_up(packed["class"], {**EMBEDDINGS, **known}, "embedding")
-    unfitted: Embedding = _construct(cls, packed["config"])
-    fitted = unfitted.restore(tensors, shape)
+    fitted = _unfitted(packed, known).restore(tensors, shape)
     fitted.choice_ = packed.get("choice")
     return fitted
+
+
+def _unfitted(packed: Mapping[str, Any], known: Mapping[str, type[Embedding]]) -> Embedding:
+    cls = _look_up(packed["class"], {**EMBEDDINGS, **known}, "embedding")
+    config = {
+        name: _unfitted(value, known) if isinstance(value, dict) and "class" in value else value
+        for name, value in packed["config"].items()
+    }
+    embedding: Embedding = _construct(cls, config)
+    embedding.choice_ = packed.get("choice")
+    return embedding
 
 
 def _look_up(name: str, known: Mapping[str, type[Any]], what: str) -> type[Any]:

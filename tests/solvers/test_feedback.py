@@ -11,7 +11,7 @@ from torch import nn
 
 import clcnn
 from clcnn import Feedback, Greedy, LinearEmbedding, SpectralEmbedding
-from clcnn.embeddings.spectral import Levels
+from clcnn.embeddings.spectrum import Levels
 from clcnn.errors import SolveError
 
 SHAPE = (1, 6, 6)

@@ -9,6 +9,8 @@ from clcnn.embeddings.orthogonal import OrthogonalEmbedding
 from clcnn.embeddings.patch import PatchEmbedding
 from clcnn.embeddings.separable import SeparableEmbedding
 from clcnn.embeddings.spectral import SpectralEmbedding
+from clcnn.embeddings.spectrum import Spectrum
+from clcnn.embeddings.tail import TailEmbedding
 
 __all__ = [
     "AutoEmbedding",
@@ -20,4 +22,6 @@ __all__ = [
     "PatchEmbedding",
     "SeparableEmbedding",
     "SpectralEmbedding",
+    "Spectrum",
+    "TailEmbedding",
 ]

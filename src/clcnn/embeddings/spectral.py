@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from clcnn.embeddings.base import Embedding, check_saved
+from clcnn.embeddings.base import check_saved
 from clcnn.embeddings.orthogonal import fix_signs
 from clcnn.embeddings.separable import along, chunks, first_pass
+from clcnn.embeddings.spectrum import QUANTILE, Levels, Spectrum
 from clcnn.embeddings.streams import check_fitted, check_state
 from clcnn.errors import FitError
 
 _ROUNDS = 6  # of Fisher scoring: enough for levels up to the clean variances
 _OUTLIER = 9.0  # a squared coefficient counts for no more than ten times its expected value
-_QUANTILE = 0.95
 
 
-@dataclass(frozen=True)
-class Levels:
-    """How strongly each sample is perturbed: a variance in every direction, and one weighted by k.
-
-    Both (batch,), in the square of the state's unit, at least 0.
-    """
-
-    white: Tensor
-    sensitive: Tensor
-
-
-class SpectralEmbedding(Embedding):
+class SpectralEmbedding(Spectrum):
     """E(x) = mean + U diag(lambda / (lambda + n(x))) U'(x - mean),  n_i(x) = s(x) + k_i g(x).
 
     U is one orthonormal basis for each axis of the state (as in `SeparableEmbedding`), all of it;
@@ -53,7 +41,6 @@ class SpectralEmbedding(Embedding):
     mean: Tensor
     variances: Tensor
     sensitivity: Tensor
-    clean_level: Tensor
     wants_gradients = True
 
     def __init__(self, memory: int = 2**31) -> None:
@@ -110,17 +97,13 @@ class SpectralEmbedding(Embedding):
 
     def _find_clean_level(self, states: Iterable[Tensor]) -> None:
         levels = torch.cat([self.levels(block).white for block in chunks(states)])
-        self.clean_level = levels.double().quantile(_QUANTILE).to(self.mean.dtype)
+        self.clean_level = levels.double().quantile(QUANTILE).to(self.mean.dtype)
 
     def coefficients(self, x: Tensor) -> Tensor:
         """z = U'(x - mean), shape (batch, d)."""
         check_fitted(self, self.shape_)
         check_state(x, self.shape_, self.mean.dtype)
         return self._transform(x.flatten(1) - self.mean)
-
-    def levels(self, x: Tensor) -> Levels:
-        """s(x) and g(x): how strongly each sample is perturbed."""
-        return self.levels_of(self.coefficients(x))
 
     def levels_of(self, z: Tensor) -> Levels:
         """s and g from the coefficients z, the likelihood's maximum with s, g >= 0.
@@ -160,15 +143,10 @@ class SpectralEmbedding(Embedding):
         n = white.unsqueeze(1) + self.sensitivity * sensitive.unsqueeze(1)
         return -self._back(z * (n / (self.variances + n)))
 
-    def project(self, x: Tensor) -> Tensor:
-        """E(x), by the sample's own levels."""
-        return x + self.residual(x)
-
-    def residual(self, x: Tensor) -> Tensor:
-        """E(x) - x."""
-        z = self.coefficients(x)
-        levels = self.levels_of(z)
-        return self.pull(z, levels.white, levels.sensitive)
+    @property
+    def mean_variance(self) -> Tensor:
+        """mean(lambda)."""
+        return self.variances.mean()
 
     def departure(self, x: Tensor) -> Tensor:
         """2 log p(z | s, g) / p(z | 0, 0) = sum_i z_i^2 (1/lambda_i - 1/e_i) - log(e_i/lambda_i).

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clcnn.embeddings.spectral import Levels, SpectralEmbedding
+from clcnn.embeddings.spectrum import Levels, Spectrum
 from clcnn.errors import SolveError
 from clcnn.solvers.base import FeedbackSolver
 from clcnn.solvers.problem import Policy, Problem
@@ -21,7 +21,8 @@ PRESETS = {"default": 16.0, "strong": 128.0}
 class Feedback(FeedbackSolver):
     """u_t = argmin_u sum_i (z_i + u_i)^2 / lambda_i + u_i^2 / n_i: u_i = -n_i z_i/(lambda_i+n_i).
 
-    In the basis of a `SpectralEmbedding`: z_i are the state's coefficients, lambda_i their clean
+    In the basis of a `SpectralEmbedding` (or with one lambda for all that an embedding leaves
+    over, `TailEmbedding`): z_i are the state's coefficients, lambda_i their clean
     variances, and n_i = s + k_i G the perturbation's, by the levels s and g that the embedding
     estimates from this very sample. A clean sample shows none and is left alone; a perturbed one
     is pulled towards the clean spectrum, most where the network is sensitive (k_i).
@@ -66,7 +67,7 @@ class Feedback(FeedbackSolver):
     def policy(self, problem: Problem) -> Policy:
         """The pull at every cut, by the sample's levels there."""
         embeddings = [
-            _spectral(E, problem.dynamics.cuts[t])
+            _spectrum(E, problem.dynamics.cuts[t])
             for t, E in enumerate(problem.objective.embeddings)
         ]
 
@@ -79,21 +80,22 @@ class Feedback(FeedbackSolver):
 
         return pi
 
-    def taken_for(self, levels: Levels, embedding: SpectralEmbedding) -> Tensor:
+    def taken_for(self, levels: Levels, embedding: Spectrum) -> Tensor:
         """G(s, g), the sensitive level that is acted upon: (batch,)."""
         strength = PRESETS[self.preset] if self.strength is None else self.strength
         s, g = levels.white, levels.sensitive
         tiny = torch.finfo(s.dtype).tiny
         turn = (self.knee**2 * embedding.clean_level).clamp_min(tiny)
         b = strength * (g + self.suspicion * s / (1 + (s / turn).square()))
-        most = self.ceiling * embedding.variances.mean()
+        most = self.ceiling * embedding.mean_variance
         return b / (1 + b / most)
 
 
-def _spectral(embedding: object, cut: str) -> SpectralEmbedding:
-    if not isinstance(embedding, SpectralEmbedding):
+def _spectrum(embedding: object, cut: str) -> Spectrum:
+    if not isinstance(embedding, Spectrum):
         raise SolveError(
-            f"found a {type(embedding).__name__} at cut {cut!r}; Feedback needs the whole spectrum "
-            "of clean states. Fit with embedding=clcnn.SpectralEmbedding(), or use Greedy or PMP."
+            f"found a {type(embedding).__name__} at cut {cut!r}; Feedback needs to know how far "
+            "clean states reach beside it. Fit with embedding=clcnn.SpectralEmbedding(), or with "
+            "clcnn.TailEmbedding(of=...) around this one, or use Greedy or PMP."
         )
     return embedding

@@ -1,0 +1,65 @@
+"""What `Feedback` steers by: a model of clean states, and of how strongly a sample departs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from clcnn.embeddings.base import Embedding
+
+QUANTILE = 0.95
+
+
+@dataclass(frozen=True)
+class Levels:
+    """How strongly each sample is perturbed: a variance in every direction, and one weighted by k.
+
+    Both (batch,), in the square of the state's unit, at least 0.
+    """
+
+    white: Tensor
+    sensitive: Tensor
+
+
+class Spectrum(Embedding):
+    """E(x) = x - (n / (lambda + n))(x - mean), direction by direction, n by the sample's levels.
+
+    A kind says what of a state it looks at (`coefficients`), how strongly that departs from clean
+    states (`levels_of`), and the control for given levels (`pull`).
+    """
+
+    clean_level: Tensor
+    """(), the 95 % quantile of the white level over clean states."""
+
+    @property
+    @abstractmethod
+    def mean_variance(self) -> Tensor:
+        """mean(lambda), the clean variance of a coordinate of the state: ()."""
+
+    @abstractmethod
+    def coefficients(self, x: Tensor) -> Tensor:
+        """What the levels and the pull are computed from: (batch, any)."""
+
+    @abstractmethod
+    def levels_of(self, z: Tensor) -> Levels:
+        """s and g from the coefficients z."""
+
+    @abstractmethod
+    def pull(self, z: Tensor, white: Tensor, sensitive: Tensor) -> Tensor:
+        """u for perturbation levels (batch,), of the state's shape."""
+
+    def levels(self, x: Tensor) -> Levels:
+        """s(x) and g(x): how strongly each sample is perturbed."""
+        return self.levels_of(self.coefficients(x))
+
+    def project(self, x: Tensor) -> Tensor:
+        """E(x), by the sample's own levels."""
+        return x + self.residual(x)
+
+    def residual(self, x: Tensor) -> Tensor:
+        """E(x) - x."""
+        z = self.coefficients(x)
+        levels = self.levels_of(z)
+        return self.pull(z, levels.white, levels.sensitive)
