@@ -19,7 +19,7 @@ from clcnn.dynamics.hooked import HookedDynamics
 from clcnn.dynamics.stand_in import Speedups
 from clcnn.embeddings.auto import embedding_called
 from clcnn.embeddings.base import Embedding
-from clcnn.errors import CutError, FitError, GradientError, SolveError
+from clcnn.errors import CutError, DataError, FitError, GradientError, SolveError
 from clcnn.fitting import device_of, fit_embeddings, hear_gradients, inspected
 from clcnn.gradients import GradMode, check_grad_mode, for_input_only, has_tangent, refuse_gradient
 from clcnn.objective import Objective, Regularization
@@ -201,7 +201,7 @@ class ControlledModule(nn.Module):
         """
         check_alpha(alpha)
         scores = [self.solve(x.to(self.input_like)).score for x, _ in Batches(clean)]
-        self.clean_scores = calibrated(torch.cat(scores), alpha)
+        self.clean_scores = calibrated(_all_of(scores), alpha)
         self.alpha = alpha
         return self
 
@@ -266,7 +266,7 @@ class ControlledModule(nn.Module):
         makes clean batches cheap. It also frees every attack that hardly raises J (small
         perturbations do not): measure what is left of the robustness before you rely on it.
         """
-        solver = self.solver
+        solver = self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
         if not isinstance(solver, IterativeSolver):
             raise SolveError(
                 f"found the solver {solver!r}; only an iterative one (PMP, MSA) has iterations to "
@@ -275,7 +275,7 @@ class ControlledModule(nn.Module):
         if not 0 < level < 1:
             raise SolveError(f"found level={level!r}; expected a share between 0 and 1.")
         idle = self.configure(solver=PMP(iterations=0))
-        J = torch.cat([idle.solve(x.to(self.input_like)).J for x, _ in Batches(clean)])
+        J = _all_of([idle.solve(x.to(self.input_like)).J for x, _ in Batches(clean)])
         return self.configure(solver=replace(solver, tolerance=float(J.double().quantile(level))))
 
     def accelerate(
@@ -287,7 +287,8 @@ class ControlledModule(nn.Module):
         of 4-dimensional states; compile: the parts between the cuts go through torch.compile (True
         or a backend's name). Gradients agree up to rounding, which Adam can turn into a step of lr
         where they are nearly zero; the logits still come from your own modules. The copy costs the
-        model's memory once more and follows changes of its weights.
+        model's memory once more and follows changes of its weights, unless they are written
+        through ``.data``, which nothing notices: accelerate again then.
         """
         dynamics = self._ready_dynamics()
         if not self.is_fitted:
@@ -450,6 +451,12 @@ def _dynamics(
     if isinstance(at, str):
         raise CutError(f"found at={at!r}; expected a list of names: at=[{at!r}].")
     return HookedDynamics(model, at, allow_bypass=allow_bypass)
+
+
+def _all_of(values: list[Tensor]) -> Tensor:
+    if not sum(map(len, values)):
+        raise DataError("found no clean sample; expected a loader with some. Is it used up?")
+    return torch.cat(values)
 
 
 def _as_embeddings(modules: nn.ModuleList) -> list[Embedding]:

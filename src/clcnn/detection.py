@@ -28,7 +28,7 @@ class Detection:
 
 def check_alpha(alpha: float, n: int | None = None) -> None:
     """Raise where alpha is no share, or so small that n scores cannot tell it from 0."""
-    if not 0 < alpha < 1:
+    if not (isinstance(alpha, (int, float)) and 0 < alpha < 1):
         raise DataError(
             f"found alpha={alpha!r}; expected a share between 0 and 1: of clean samples, those "
             "that may be flagged."

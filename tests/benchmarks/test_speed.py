@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ import clcnn
 from clcnn import cli
 from clcnn.benchmarks import speed
 from clcnn.benchmarks.literal import Literal, dense_projection
-from clcnn.benchmarks.run import SECTIONS, Settings
+from clcnn.benchmarks.run import SECTIONS, Settings, prepare
 from clcnn.benchmarks.speed import Bench
 from clcnn.benchmarks.timing import compare, exponent, quartiles
+from clcnn.errors import DataError
 from clcnn.models import ResNet20
 from clcnn.training.checkpoint import write_tensors
 
@@ -144,3 +146,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert out.with_suffix(".png").stat().st_size > 10_000
     assert "Cost in plain forward passes" in capsys.readouterr().out
     assert cli.run([*words, "--section", "nonsense"]) == 1
+
+
+def test_settings_that_cannot_be_are_refused_before_any_work() -> None:
+    for wrong in ({"energy": 1.5}, {"lr": 0.0}, {"threads": 0}):
+        with pytest.raises(DataError, match="expected a share"):
+            Settings(**wrong)
+    with pytest.raises(DataError, match="cannot be used"):
+        prepare(Settings(quick=True, device="nonsense"), None)
+
+
+def test_growth_needs_two_sizes() -> None:
+    bench = replace(small_bench(), batch=2)
+    robust = bench.controlled(clcnn.LinearEmbedding(rank=6))
+    found = speed.growth(bench, robust)
+    assert "batch" not in {row["with"] for row in found}
+    assert all(row["exponent"] == row["exponent"] for row in found)

@@ -207,6 +207,16 @@ class TestBudget:
         weighed[1] = Weighed("b", 1031, 50, 0.99, True)
         assert auto._pick(weighed, 5, 256.0)[0].kind == "a"
 
+    def test_where_nothing_is_within_the_budget_the_cheapest_of_all_is_taken(self):
+        x = low_rank(n=500, rank=40, shape=(3, 16, 16))
+        free = self.weighed(AutoEmbedding().fit(x))
+        with pytest.warns(UserWarning, match="no kind keeps"):
+            bound = AutoEmbedding(budget=1e-3).fit(x)
+        able = [one for one in free.values() if one["rank"] is not None]
+        cheapest = min(able, key=lambda one: one["multiply_adds"])
+        assert bound.choice_["picked"] == cheapest["kind"]
+        assert bound.multiply_adds_ <= 1.1 * cheapest["multiply_adds"]
+
     def test_a_full_basis_near_the_least_rank_goes_before(self):
         auto = AutoEmbedding()
         weighed = [Weighed("a", 1000, 90, 0.99, True), Weighed("linear", 1079, 500, 0.99, True)]

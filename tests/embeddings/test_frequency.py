@@ -173,3 +173,20 @@ class TestErrors:
         saved = FrequencyEmbedding(2, rank=6).fit(states()).state_dict()
         with pytest.raises(LoadError, match=r"FrequencyEmbedding .*expected .*'V': \(2, 6\)"):
             clcnn.FrequencyEmbedding(1).restore(saved, (2, 4, 6))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 8), (2, 8), (2, 4, 4, 6)])
+def test_an_empty_batch_is_empty(shape):
+    x = states(60, shape)
+    embedding = FrequencyEmbedding(2, rank=5).fit(x)
+    assert embedding.residual(x[:0]).shape == (0, *shape)
+    assert embedding.energy(x[:0]).shape == (0,)
+    assert embedding.coefficients(x[:0]).shape == (0, 5)
+
+
+@pytest.mark.parametrize("block", [2.0, 0, -1, "2", None])
+def test_a_block_is_a_whole_number(block):
+    with pytest.raises(DataError, match="expected an integer of at least 1"):
+        FrequencyEmbedding(block)
+    with pytest.raises(DataError, match="expected an integer of at least 1"):
+        clcnn.PatchEmbedding(block)

@@ -59,6 +59,12 @@ class Settings:
                 f"found fit={self.fit}, heldout={self.heldout}, n={self.n}, batch={self.batch}, "
                 f"iterations={self.iterations}, rounds={self.rounds}; expected at least 1 each."
             )
+        threads = 1 if self.threads is None else self.threads
+        if not (0 < self.energy <= 1 and self.lr > 0 and threads >= 1):
+            raise DataError(
+                f"found energy={self.energy}, lr={self.lr}, threads={self.threads}; expected a "
+                "share in (0, 1], a number above 0, and at least 1 thread."
+            )
         if self.quick:
             for name, most in _QUICK.items():
                 object.__setattr__(self, name, min(most, getattr(self, name)))
@@ -134,6 +140,11 @@ def _measure(
         say("fitting the default embedding at the energies that the full basis keeps held out")
         matched = matched_to(bench, table)
         result["embeddings"]["default, matched"] = speed.embeddings_table(matched, heldout)
+        say("what these cost, side by side")
+        result["accuracy_costs"] = speed.costs_of(
+            bench, {"full basis": full, "default, matched": matched, "default": robust}
+        )
+        keep(result)
         defences = {"full basis": full, "default, matched": matched, "default": robust}
         result["accuracy"] = speed.accuracies(bench, defences, "full basis", say=say)
         keep(result)
@@ -152,7 +163,12 @@ def prepare(settings: Settings, root: Path | None) -> tuple[Bench, str]:
     network, data = _network(settings.network)
     torch.manual_seed(settings.seed)
     (fit, heldout, test), source = _images(data, settings, root)
-    device = torch.device(settings.device)
+    try:
+        device = torch.empty(0, device=settings.device).device
+    except (RuntimeError, AssertionError) as error:
+        raise DataError(f"found device {settings.device!r}, which cannot be used ({error}).") from (
+            error
+        )
     bench = Bench(
         network.to(device),
         CUTS,
@@ -192,12 +208,7 @@ def _images(data: str, settings: Settings, root: Path | None) -> tuple[list[Part
             counts = (settings.fit, settings.heldout, settings.n)
             parts = [_some(part, n, settings.seed) for part, n in zip(whole, counts, strict=True)]
             return parts, f"{data}: training, held-out and test images"
-    if data != "cifar10":
-        raise DataError(
-            f"the shipped sample holds cifar10 and the network was trained on {data}. Fetch its "
-            f"images first: clcnn data get {data}"
-        )
-    (x, y), test = sample().train, sample().test
+    (x, y), test = sample(data).train, sample(data).test
     rest = len(x) - min(settings.fit, len(x) * 2 // 3)
     parts = [(x[rest:], y[rest:]), (x[:rest][: settings.heldout], y[:rest][: settings.heldout])]
     return [*parts, _some(test, settings.n, settings.seed)], f"{data}: the shipped sample"

@@ -122,6 +122,16 @@ def costs(bench: Bench, robust: ControlledModule, *, literal: bool) -> list[Row]
     return bench.compare(candidates)
 
 
+def costs_of(bench: Bench, defences: dict[str, ControlledModule]) -> list[Row]:
+    """PMP and greedy control with several embeddings, in one run."""
+    x, k = bench.images, bench.iterations
+    candidates: dict[str, Candidate] = {PLAIN: bench.plain()}
+    for name, robust in defences.items():
+        candidates[f"PMP, {k} iterations, {name}"] = call(robust, x)
+        candidates[f"greedy, {name}"] = call(robust.configure(solver=Greedy()), x)
+    return bench.compare(candidates)
+
+
 def linear_of(robust: ControlledModule) -> list[OrthogonalEmbedding]:
     """The embeddings, which must all be linear."""
     found = [E for E in robust.embeddings if isinstance(E, OrthogonalEmbedding)]
@@ -186,6 +196,8 @@ def growth(bench: Bench, robust: ControlledModule) -> list[Row]:
     x, found = bench.images, []
 
     def series(what: str, sizes: Sequence[int], make: Callable[[int], Candidate]) -> None:
+        if len(sizes) < 2:  # there is no growth to see
+            return
         runs = {str(size): make(size) for size in sizes}
         rows = bench.compare({PLAIN: bench.plain(), **runs})[1:]
         slope = exponent(sizes, [row["ratio"] for row in rows])

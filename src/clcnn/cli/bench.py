@@ -29,7 +29,9 @@ def bench(
     threads: Annotated[int | None, typer.Option(help="Threads [default: torch's choice].")] = None,
     section: Annotated[
         list[str] | None,
-        typer.Option(help="Only this section; may be repeated: costs, leaving, growth, ..."),
+        typer.Option(
+            help="Only this section: costs, leaving, growth, fitting or accuracy; repeat it."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda ...")] = "cpu",
@@ -59,9 +61,11 @@ def bench(
         quick=quick,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
+    # Not with_suffix, which would take the end of a name such as v1.2 for one.
+    table, picture = Path(f"{out}.json"), Path(f"{out}.png")
 
     def keep(result: dict[str, Any]) -> None:
-        out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+        table.write_text(json.dumps(result, indent=1) + "\n")
 
     def say(words: str) -> None:
         typer.echo(words, err=True)
@@ -69,11 +73,11 @@ def bench(
     try:
         result = run(settings, root, say=say, keep=keep)
     except KeyboardInterrupt:
-        typer.echo(f"Stopped; the sections that were done are in {out}.json.", err=True)
+        typer.echo(f"Stopped; the sections that were done are in {table}.", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    draw(result, out.with_suffix(".png"))
+    draw(result, picture)
     typer.echo(json.dumps(result, indent=1) if as_json else "\n".join(tables(result)))
-    say(f"wrote {out.with_suffix('.json')} and {out.with_suffix('.png')}")
+    say(f"wrote {table} and {picture}")
 
 
 def tables(result: dict[str, Any]) -> list[str]:
@@ -101,6 +105,9 @@ def tables(result: dict[str, Any]) -> list[str]:
         lines += ["", f"Growth with {row['with']}: exponent {row['exponent']:.2f} ({points})"]
     if "fitting" in result:
         lines += ["", "Fitting", *_fitting(result["fitting"])]
+    if "accuracy_costs" in result:
+        lines += ["", "What these embeddings cost, in plain forward passes (median, quartiles)"]
+        lines += [_cost(row) for row in result["accuracy_costs"]]
     if "accuracy" in result:
         lines += ["", "Accuracy under attacks that ignore the control (95 % interval)"]
         lines += [_accuracy(row) for row in result["accuracy"]]

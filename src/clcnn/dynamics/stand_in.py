@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
+from clcnn.dynamics.base import INPUT
 from clcnn.errors import CutError
 
 _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
@@ -35,9 +36,21 @@ class Speedups:
     channels_last: bool = True
     compile: bool | str = False
 
+    def __post_init__(self) -> None:
+        if isinstance(self.compile, str):
+            known = torch.compiler.list_backends(exclude_tags=())
+            if self.compile not in known:
+                raise CutError(
+                    f"found compile={self.compile!r}; expected True, False or a backend of "
+                    f"torch.compile: {', '.join(known)}."
+                )
+
 
 class StandIn:
-    """The network as the iterations run it: a copy that follows the original's weights."""
+    """The network as the iterations run it: a copy that follows the original's weights.
+
+    Writes that autograd does not count, through ``.data``, are not seen, nor is a norm's eps.
+    """
 
     def __init__(
         self, model: nn.Module, cuts: tuple[str, ...], example: Tensor, speedups: Speedups
@@ -70,12 +83,15 @@ class StandIn:
         made.requires_grad_(False)
         parameter = next(chain(made.parameters(), made.buffers()), None)
         example = self.example if parameter is None else self.example.to(parameter.device)
+        weight = next((p for p in made.parameters() if p.is_floating_point()), None)
+        if weight is not None and example.is_floating_point():
+            example = example.to(weight.dtype)
         folded = 0
         with torch.inference_mode(False), torch.no_grad():
             if self.speedups.fold:
-                expected = made(example)
-                folded = fold_batch_norms(made, example)
-                _check_same(expected, made(example))
+                expected = _states(made, self.cuts, example)
+                folded = fold_batch_norms(made, example, self.cuts)
+                _check_same(expected, _states(made, self.cuts, example))
             if self.speedups.channels_last:
                 _channels_last(made)
         if self.speedups.compile:
@@ -83,13 +99,14 @@ class StandIn:
         return made, folded
 
 
-def fold_batch_norms(model: nn.Module, example: Tensor) -> int:
+def fold_batch_norms(model: nn.Module, example: Tensor, cuts: tuple[str, ...] = ()) -> int:
     """W <- W g / sqrt(v + eps), b <- (b - m) g / sqrt(v + eps) + beta, in place; how many.
 
     Which norm follows which layer is seen by running the example, so that any forward method will
-    do: a pair is folded if both ran once and the layer's output goes into the norm alone.
+    do: a pair is folded if both ran once and the layer's output goes into the norm alone. One with
+    a cut between them is not: the state there is the layer's output as it is.
     """
-    pairs = _followed_by_norm(model, example)
+    pairs = _followed_by_norm(model, example, cuts)
     pairs = _used_once(model, example, pairs) if pairs else []
     for layer, norm in pairs:
         before, after = model.get_submodule(layer), model.get_submodule(norm)
@@ -99,11 +116,33 @@ def fold_batch_norms(model: nn.Module, example: Tensor) -> int:
     return len(pairs)
 
 
-def _followed_by_norm(model: nn.Module, example: Tensor) -> list[tuple[str, str]]:
+def _states(model: nn.Module, cuts: tuple[str, ...], example: Tensor) -> list[object]:
+    """What arrives at every cut, and the model's output."""
+    seen: list[object] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+        seen.append(args[0].clone() if args and isinstance(args[0], Tensor) else None)
+
+    with ExitStack() as hooks:
+        for cut in cuts:
+            if cut != INPUT:
+                hooks.callback(model.get_submodule(cut).register_forward_pre_hook(note).remove)
+        output = model(example)
+    return [*seen, output]
+
+
+def _followed_by_norm(
+    model: nn.Module, example: Tensor, cuts: tuple[str, ...]
+) -> list[tuple[str, str]]:
     """Pairs (layer, norm) that ran once each, the norm's input being the layer's output."""
     outputs: dict[int, tuple[str, Tensor]] = {}
     followers: dict[str, str] = {}
+    controlled: set[str] = set()
     runs: Counter[str] = Counter()
+
+    def at_cut(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and id(args[0]) in outputs:
+            controlled.add(outputs[id(args[0])][0])
 
     def after(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -120,11 +159,16 @@ def _followed_by_norm(model: nn.Module, example: Tensor) -> list[tuple[str, str]
             if isinstance(module, (*_LAYERS, *_NORMS)):
                 handle = module.register_forward_hook(after(name))
                 hooks.callback(handle.remove)
+        for cut in cuts:
+            if cut != INPUT:
+                hooks.callback(model.get_submodule(cut).register_forward_pre_hook(at_cut).remove)
         model(example)
     return [
         (layer, norm)
         for layer, norm in followers.items()
-        if runs[layer] == runs[norm] == 1 and _foldable(model.get_submodule(norm))
+        if layer not in controlled
+        and runs[layer] == runs[norm] == 1
+        and _foldable(model.get_submodule(norm))
     ]
 
 
@@ -167,14 +211,16 @@ def _foldable(norm: nn.Module) -> bool:
     return getattr(norm, "running_mean", None) is not None and not norm.training
 
 
-def _check_same(expected: object, found: object) -> None:
-    both = isinstance(expected, Tensor) and isinstance(found, Tensor)
-    if both and not torch.allclose(expected, found, rtol=1e-3, atol=1e-4):  # type: ignore[arg-type]
-        gap = float((expected - found).abs().max())  # type: ignore[operator]
-        raise CutError(
-            f"folding the batch norms changed the model's output by {gap:.3g}: something other "
-            "than a norm uses a layer's output or weights. Use accelerate(fold=False)."
-        )
+def _check_same(expected: list[object], found: list[object]) -> None:
+    for a, b in zip(expected, found, strict=True):
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+            continue
+        if not torch.allclose(a, b, rtol=1e-3, atol=1e-4):
+            raise CutError(
+                "folding the batch norms changed a state or the output by "
+                f"{float((a - b).abs().max()):.3g}: something other than a norm uses a layer's "
+                "output or weights. Use accelerate(fold=False)."
+            )
 
 
 def _channels_last(model: nn.Module) -> None:
@@ -199,6 +245,6 @@ def compile_between(model: nn.Module, cuts: tuple[str, ...], backend: bool | str
 
 
 def _version(model: nn.Module) -> Version:
-    """Changes whenever a weight or buffer is written to, replaced or moved."""
+    """Changes when a weight or buffer is replaced, moved, or written to as autograd counts it."""
     values = chain(model.parameters(), model.buffers())
     return tuple((id(value), value._version, value.data_ptr()) for value in values)

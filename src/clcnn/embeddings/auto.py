@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import gcd, prod
 from typing import Any, Literal, NoReturn, get_args
@@ -131,6 +131,13 @@ class AutoEmbedding(Embedding):
                 choice |= {"weighed": [], "picked": "linear", "why": reason}
             else:
                 weighed, m = self._weigh_all(candidates, batches, n, stream)
+                if not any(one.within_budget for one in weighed):
+                    # Patches were given up where the budget was too small for them: now they count.
+                    free = [replace(one, limit=None) for one in candidates if "patch" in one.name]
+                    again, _ = self._weigh_all(free, batches, n, stream) if free else ([], m)
+                    weighed = [one for one in weighed if "patch" not in one.kind] + [
+                        replace(one, within_budget=False) for one in again
+                    ]
                 winner, reason = self._pick(weighed, m, choice["budget"])
                 make = next(one.make for one in candidates if one.name == winner.kind)
                 chosen = make(rank=winner.rank).fit(batches)

@@ -96,7 +96,7 @@ def to_blocks(z: Tensor, b: int) -> Tensor:
 def from_blocks(z: Tensor, grid: Sequence[int], b: int) -> Tensor:
     """(G, batch, s) -> (m_K, ..., m_2, batch, C), with m_k = b times the grid's."""
     m, batch = len(grid), z.shape[1]
-    parts = z.reshape(*grid, batch, *[b] * m, -1)
+    parts = z.reshape(*grid, batch, *[b] * m, z.shape[2] // b**m)
     order = [axis for k in reversed(range(m)) for axis in (k, m + 1 + k)]
     return parts.permute(*order, m, 2 * m + 1).reshape(
         *(b * n for n in reversed(grid)), batch, parts.shape[-1]

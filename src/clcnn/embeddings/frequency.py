@@ -25,11 +25,10 @@ from clcnn.embeddings.orthogonal import (
     rank_rule,
     warn_arbitrary,
 )
-from clcnn.embeddings.patch import check_divides
+from clcnn.embeddings.patch import check_divides, check_size
 from clcnn.embeddings.principal import RankRule, drop_rounding
 from clcnn.embeddings.separable import check_rank, chunks, first_pass
 from clcnn.embeddings.streams import check_fitted
-from clcnn.errors import DataError
 
 
 class FrequencyEmbedding(OrthogonalEmbedding):
@@ -71,9 +70,7 @@ class FrequencyEmbedding(OrthogonalEmbedding):
         memory: int = 2**31,
     ) -> None:
         super().__init__(rank_rule(rank, energy))
-        if block < 1 or block != int(block):
-            raise DataError(f"block={block} found, expected an integer of at least 1.")
-        self.block = block
+        self.block = check_size(block, "block")
         self.memory = memory
         self._runs: list[Run] = []
         for name in ("V", "block_at", "variances"):

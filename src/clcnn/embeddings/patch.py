@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Iterable, Mapping
 from math import gcd, prod
 from typing import Any, Self
@@ -47,9 +48,7 @@ class PatchEmbedding(OrthogonalEmbedding):
         self, patch: int = 4, rank: int | None = None, energy: float | None = None
     ) -> None:
         super().__init__(rank_rule(rank, energy))
-        if patch < 1 or patch != int(patch):
-            raise DataError(f"patch={patch} found, expected an integer of at least 1.")
-        self.patch = patch
+        self.patch = check_size(patch, "patch")
         for name in ("V", "eigenvalues"):
             self.register_buffer(name, None)
 
@@ -206,6 +205,17 @@ def _columns(rows: Tensor, shape: tuple[int, ...], p: int) -> Tensor:
 def rank_step(shape: tuple[int, ...], patch: int) -> int:
     """G, the patches of a state."""
     return prod(n // patch for n in shape[1:])
+
+
+def check_size(size: int, name: str) -> int:
+    """Raise where a patch's or a block's side is no whole number of at least 1."""
+    try:
+        whole = operator.index(size)
+    except TypeError:
+        whole = 0
+    if whole < 1:
+        raise DataError(f"{name}={size!r} found, expected an integer of at least 1.")
+    return whole
 
 
 def check_divides(shape: tuple[int, ...], size: int, name: str = "patch") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -81,6 +80,7 @@ def hardened(
     preset: "default" costs least on clean images, "strong" more, for more robustness.
     grad: what a backward pass gives, as in `clcnn.control`.
     """
+    file(name, preset)  # what is not there is said before any weights are read
     robust = around(shelf.load(name), name, preset)
     return robust if grad is None else robust.configure(grad=grad)
 
@@ -94,10 +94,7 @@ def around(network: torch.nn.Module, name: str, preset: str) -> ControlledModule
             f"{path.name} has SHA-256 {found}, but its card says {facts.sha256}: the file is "
             "damaged or not the one that was measured. Install the package again."
         )
-    with warnings.catch_warnings():
-        # The card vouches for the weights; a network moved or cast is still the same one.
-        warnings.filterwarnings("ignore", message=".*other weights.*")
-        return load_control(path, network)
+    return load_control(path, network)
 
 
 def file(name: str, preset: str) -> tuple[Path, Fitted]:

@@ -40,6 +40,7 @@ EXPERIMENTS = {
     "corruptions": "Common corruptions",
     "demo": "A demonstration",
     "detector": "Telling perturbed images from clean ones",
+    "strength": "The strength of feedback control",
     "literal": "What the authors' code does otherwise, switch by switch",
     "manifold": "Manifold attack, layer by layer",
     "theory": "Theorem 1",

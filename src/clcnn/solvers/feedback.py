@@ -37,7 +37,9 @@ class Feedback(FeedbackSolver):
     which is honest noise, does not. ``ceiling`` bounds the authority: however large the levels
     that an attacker feigns, the pull along a direction is less than
     (s + k_i c) / (lambda_i + s + k_i c), c = ceiling mean(lambda). ``trust`` bounds every |u_i| in
-    the state's own coordinates.
+    the state's own coordinates. ``floor`` (a share of mean(lambda), too) is a white level that is
+    assumed in every sample, n_i = max(s, floor mean(lambda)) + k_i G: an attacker who keeps out of
+    sight meets it all the same.
 
     ``strength`` is the knob: 0 trusts the sample's own levels' white part alone, more costs clean
     accuracy and buys robustness. Left out, the ``preset`` has it: "default" or "strong".
@@ -48,6 +50,7 @@ class Feedback(FeedbackSolver):
     suspicion: float = 6.0
     knee: float = 1.5
     ceiling: float = 0.4
+    floor: float = 0.0
     trust: float | None = None
 
     def __post_init__(self) -> None:
@@ -55,7 +58,7 @@ class Feedback(FeedbackSolver):
             raise SolveError(
                 f"found preset={self.preset!r}; expected one of {', '.join(map(repr, PRESETS))}."
             )
-        for name, least in (("strength", 0), ("suspicion", 0)):
+        for name, least in (("strength", 0), ("suspicion", 0), ("floor", 0)):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise SolveError(f"found {name}={value!r}; expected a number of at least {least}.")
@@ -75,7 +78,8 @@ class Feedback(FeedbackSolver):
             embedding = embeddings[t]
             z = embedding.coefficients(x)
             levels = embedding.levels_of(z)
-            u = embedding.pull(z, levels.white, self.taken_for(levels, embedding))
+            white = torch.maximum(levels.white, self.floor * embedding.mean_variance)
+            u = embedding.pull(z, white, self.taken_for(levels, embedding))
             return u if self.trust is None else u.clamp(-self.trust, self.trust)
 
         return pi
