@@ -30,6 +30,11 @@ PARTS: Mapping[str, Feedback] = {
     "no knee": Feedback(preset="strong", knee=1e6),
     "no ceiling": Feedback(preset="strong", ceiling=1e6),
     "trust 0.03": Feedback(preset="strong", trust=0.03),
+    "steady": Feedback(preset="steady"),
+    "floor 0.008": Feedback(floor=0.008),
+    "floor 0.032": Feedback(floor=0.032),
+    "strong, floor": Feedback(preset="strong", floor=0.016),
+    "floor alone": Feedback(strength=0, floor=0.032),
 }
 
 ELSEWHERE: Mapping[str, tuple[tuple[str, ...], Embedding]] = {

@@ -148,7 +148,7 @@ def test_weights_used_behind_the_layers_back_are_noticed() -> None:
 
     torch.manual_seed(0)
     robust = clcnn.control(lively(Sly()).double(), ["input"]).fit(images(30))
-    with pytest.raises(clcnn.CutError, match=r"changed the model's output.*fold=False"):
+    with pytest.raises(clcnn.CutError, match=r"changed a state or the output.*fold=False"):
         robust.accelerate()
     assert robust.accelerate(fold=False)(images(2)).shape == (2, 4)
 

@@ -18,12 +18,13 @@ from clcnn.evaluation.plan import read_plan
 from clcnn.evaluation.runner import run
 from clcnn.models import hardening as room
 from clcnn.models import shelf
+from clcnn.solvers.feedback import PRESETS
 
 SHIPPED = [(name, preset) for name, presets in room.names().items() for preset in presets]
 
 
-def test_the_first_network_is_there_with_both_presets() -> None:
-    assert room.names()["resnet20-cifar10"] == ["default", "strong"]
+def test_the_first_network_is_there_with_all_presets() -> None:
+    assert room.names()["resnet20-cifar10"] == sorted(PRESETS)
     assert set(room.names()) <= set(models.list())
 
 
@@ -61,7 +62,7 @@ def test_unknown_names_and_damaged_files_are_refused(
 ) -> None:
     with pytest.raises(LoadError, match=r"no hardened network called 'resnet99'.*resnet20-cifar10"):
         room.file("resnet99", "strong")
-    with pytest.raises(LoadError, match=r"no preset 'huge'.*default, strong"):
+    with pytest.raises(LoadError, match=r"no preset 'huge'.*default, steady, strong"):
         models.hardened("resnet20-cifar10", "huge")  # type: ignore[arg-type]
     copy = tmp_path / "shelf"
     shutil.copytree(room.SHELF, copy)

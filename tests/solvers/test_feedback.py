@@ -153,3 +153,38 @@ def test_what_is_asked_wrongly() -> None:
             Feedback(**wrong)
     with pytest.raises(SolveError, match="expected one of 'default', 'strong'"):
         Feedback(preset="weak")
+
+
+def test_with_a_floor_alone_it_is_one_linear_map_for_all_samples_below_it(
+    robust: clcnn.ControlledModule,
+) -> None:
+    E = robust.embeddings[0]
+    floor = 0.01
+    fixed = robust.configure(solver=Feedback(strength=0, floor=floor))
+    x = images(60, seed=3)
+    x = x[E.levels(x).white < floor * E.mean_variance]
+    assert len(x) > 20
+    u = fixed.solve(x).u[0]
+    n = floor * E.mean_variance
+    by_hand = -E._back(E.coefficients(x) * (n / (E.variances + n)))
+    assert torch.allclose(u, by_hand)
+    loud = images(20, seed=4) + noise(20, 0.3)
+    assert torch.allclose(
+        fixed.solve(loud).u[0], robust.configure(solver=Feedback(strength=0)).solve(loud).u[0]
+    )
+
+
+def test_presets_give_strength_and_floor_and_either_may_be_set(
+    robust: clcnn.ControlledModule,
+) -> None:
+    x = images(10, seed=5) + noise(10, 0.02)
+    for preset, (strength, floor) in {
+        "default": (16, 0),
+        "strong": (128, 0),
+        "steady": (16, 0.016),
+    }.items():
+        named, said = Feedback(preset=preset), Feedback(strength=strength, floor=floor)
+        a, b = (robust.configure(solver=solver)(x) for solver in (named, said))
+        assert torch.equal(a, b)
+    with pytest.raises(SolveError, match="floor"):
+        Feedback(floor=-0.1)

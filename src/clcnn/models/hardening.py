@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,10 +21,9 @@ from clcnn.errors import LoadError
 from clcnn.gradients import GradMode
 from clcnn.loading import load as load_control
 from clcnn.models import shelf
-from clcnn.solvers.feedback import PRESETS, Feedback
+from clcnn.solvers.feedback import PRESETS, Feedback, PresetName
 
 SHELF = Path(__file__).parent / "hardened"
-Preset = Literal["default", "strong"]
 _FITTED = 5000
 _ALPHA = 0.05
 _BATCH = 250
@@ -73,11 +71,12 @@ def names() -> dict[str, list[str]]:
 
 
 def hardened(
-    name: str, preset: Preset = "default", *, grad: GradMode | None = None
+    name: str, preset: PresetName = "default", *, grad: GradMode | None = None
 ) -> ControlledModule:
     """The trained network called ``name`` under `Feedback` control, with a calibrated detector.
 
-    preset: "default" costs least on clean images, "strong" more, for more robustness.
+    preset: "default" costs least on clean images, "strong" does most against attackers who do not
+        know of the control, "steady" against those who do.
     grad: what a backward pass gives, as in `clcnn.control`.
     """
     file(name, preset)  # what is not there is said before any weights are read

@@ -16,6 +16,7 @@ DEFENCES = {
     "pmp": "CLC-NN, auto",
     "feedback": "feedback",
     "feedback-strong": "feedback, strong",
+    "feedback-steady": "feedback, steady",
     "layerwise": "layer-wise",
     "linear-reactive": "CLC-NN − reactive",
 }

@@ -13,8 +13,21 @@ from clcnn.errors import SolveError
 from clcnn.solvers.base import FeedbackSolver
 from clcnn.solvers.problem import Policy, Problem
 
-PRESETS = {"default": 16.0, "strong": 128.0}
-"""The strength of each preset, chosen on held-out images (docs/feedback.md)."""
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings that go together, chosen on held-out images (docs/feedback.md)."""
+
+    strength: float
+    floor: float
+
+
+PRESETS = {
+    "default": Preset(16.0, 0.0),
+    "strong": Preset(128.0, 0.0),
+    "steady": Preset(16.0, 0.016),
+}
+PresetName = Literal["default", "strong", "steady"]
 
 
 @dataclass(frozen=True)
@@ -42,15 +55,17 @@ class Feedback(FeedbackSolver):
     sight meets it all the same.
 
     ``strength`` is the knob: 0 trusts the sample's own levels' white part alone, more costs clean
-    accuracy and buys robustness. Left out, the ``preset`` has it: "default" or "strong".
+    accuracy and buys robustness. Strength and floor, left out, are the ``preset``'s: "default" for
+    the least loss of clean accuracy, "strong" against attackers who do not know of the control,
+    "steady", with a floor, against those who do.
     """
 
     strength: float | None = None
-    preset: Literal["default", "strong"] = "default"
+    preset: PresetName = "default"
     suspicion: float = 6.0
     knee: float = 1.5
     ceiling: float = 0.4
-    floor: float = 0.0
+    floor: float | None = None
     trust: float | None = None
 
     def __post_init__(self) -> None:
@@ -74,11 +89,13 @@ class Feedback(FeedbackSolver):
             for t, E in enumerate(problem.objective.embeddings)
         ]
 
+        floor = PRESETS[self.preset].floor if self.floor is None else self.floor
+
         def pi(t: int, x: Tensor) -> Tensor:
             embedding = embeddings[t]
             z = embedding.coefficients(x)
             levels = embedding.levels_of(z)
-            white = torch.maximum(levels.white, self.floor * embedding.mean_variance)
+            white = torch.maximum(levels.white, floor * embedding.mean_variance)
             u = embedding.pull(z, white, self.taken_for(levels, embedding))
             return u if self.trust is None else u.clamp(-self.trust, self.trust)
 
@@ -86,7 +103,7 @@ class Feedback(FeedbackSolver):
 
     def taken_for(self, levels: Levels, embedding: Spectrum) -> Tensor:
         """G(s, g), the sensitive level that is acted upon: (batch,)."""
-        strength = PRESETS[self.preset] if self.strength is None else self.strength
+        strength = PRESETS[self.preset].strength if self.strength is None else self.strength
         s, g = levels.white, levels.sensitive
         tiny = torch.finfo(s.dtype).tiny
         turn = (self.knee**2 * embedding.clean_level).clamp_min(tiny)
