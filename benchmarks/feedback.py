@@ -18,7 +18,7 @@ from torch import Tensor
 
 import clcnn
 from clcnn import AutoEmbedding, Embedding, Feedback, SpectralEmbedding, TailEmbedding
-from clcnn.attacks import FGSM, PGD, Noise
+from clcnn.attacks import FGSM, PGD, ExactGradient, Noise
 from clcnn.attacks.base import is_correct
 from clcnn.data import load
 from clcnn.statistics import wilson
@@ -53,6 +53,9 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=500, help="held-out images")
     parser.add_argument("--fit", type=int, default=5000, help="training images to fit on")
     parser.add_argument("--elsewhere", action="store_true", help="other cuts and embeddings too")
+    parser.add_argument(
+        "--adaptive", type=int, default=0, metavar="IMAGES", help="attack that many through it, too"
+    )
     parser.add_argument("--root", type=Path, default=None)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
@@ -73,6 +76,8 @@ def main() -> None:
         show(f"strength {strength}", one, sets, y, network)
     for name, solver in PARTS.items():
         show(name, robust.configure(solver=solver), sets, y, network)
+        if asked.adaptive:
+            through(robust.configure(solver=solver), x[: asked.adaptive], y[: asked.adaptive])
     if asked.elsewhere:
         solver = Feedback(preset="strong")
         for name, (cuts, embedding) in ELSEWHERE.items():
@@ -112,6 +117,14 @@ def show(
     print(
         f"{name:16}" + "".join(f"{share:8.1f}" for share in shares) + f"  {cost:6.2f}", flush=True
     )
+
+
+def through(robust: clcnn.ControlledModule, x: Tensor, y: Tensor) -> None:
+    """Accuracy under 20-step PGD that differentiates through the control."""
+    for eps in (1, 2):
+        x_adv = ExactGradient(PGD(eps / 255))(robust, x, y)
+        share = 100 * float(right(robust, x_adv, y).double().mean())
+        print(f"  through it, PGD {eps}: {share:.1f} of {len(x)} images", flush=True)
 
 
 def right(model: torch.nn.Module, x: Tensor, y: Tensor) -> Tensor:

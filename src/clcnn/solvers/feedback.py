@@ -56,8 +56,8 @@ class Feedback(FeedbackSolver):
 
     ``strength`` is the knob: 0 trusts the sample's own levels' white part alone, more costs clean
     accuracy and buys robustness. Strength and floor, left out, are the ``preset``'s: "default" for
-    the least loss of clean accuracy, "strong" against attackers who do not know of the control,
-    "steady", with a floor, against those who do.
+    the least loss of clean accuracy, "strong" against perturbations that show, "steady", with a
+    floor, against those too small to show.
     """
 
     strength: float | None = None
