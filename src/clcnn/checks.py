@@ -19,6 +19,21 @@ def require_finite(x0: Tensor) -> None:
     )
 
 
+def require_pixels(x: Tensor, advice: str) -> None:
+    """Refuse images with nan or values outside [0,1]; ``advice`` says when to normalise."""
+    broken = int(x.isnan().flatten(1).any(1).sum())
+    if broken:
+        raise DataError(
+            f"got nan in {broken} of {len(x)} images, expected [0, 1]: leave these images out, or "
+            "find what made them"
+        )
+    if not bool(((x >= 0) & (x <= 1)).all()):
+        raise DataError(
+            f"got images with values in [{float(x.min()):.6g}, {float(x.max()):.6g}], expected "
+            f"[0, 1]: {advice} before any normalisation, and put that inside the model"
+        )
+
+
 def check_input(x: Tensor, shape: tuple[int, ...], like: Tensor) -> None:
     """Refuse an input of another shape, dtype or device than the fitted one."""
     if not isinstance(x, Tensor):

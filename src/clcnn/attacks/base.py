@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clcnn.attacks.norms import Norm, norm_called
+from clcnn.checks import require_pixels
 from clcnn.control import ControlledModule
 from clcnn.dynamics.base import check_mode
 from clcnn.errors import ClcnnError, CutError, DataError
@@ -194,17 +195,7 @@ def check_images(x: Tensor, y: Tensor) -> None:
             f"got labels of dtype {y.dtype} and shape {tuple(y.shape)}, expected int64 class "
             f"numbers of shape ({len(x)},)"
         )
-    broken = int(x.isnan().flatten(1).any(1).sum())
-    if broken:
-        raise DataError(
-            f"got nan in {broken} of {len(x)} images, expected [0, 1]: leave these images out, or "
-            "find what made them"
-        )
-    if not bool(((x >= 0) & (x <= 1)).all()):
-        raise DataError(
-            f"got images with values in [{float(x.min()):.6g}, {float(x.max()):.6g}], expected "
-            "[0, 1]: attack the images before any normalisation, and put that inside the model"
-        )
+    require_pixels(x, "attack the images")
 
 
 class Checked:

@@ -141,11 +141,9 @@ def _measure(
         matched = matched_to(bench, table)
         result["embeddings"]["default, matched"] = speed.embeddings_table(matched, heldout)
         say("what these cost, side by side")
-        result["accuracy_costs"] = speed.costs_of(
-            bench, {"full basis": full, "default, matched": matched, "default": robust}
-        )
-        keep(result)
         defences = {"full basis": full, "default, matched": matched, "default": robust}
+        result["accuracy_costs"] = speed.costs_of(bench, defences)
+        keep(result)
         result["accuracy"] = speed.accuracies(bench, defences, "full basis", say=say)
         keep(result)
 

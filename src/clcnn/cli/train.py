@@ -167,7 +167,7 @@ def harden(
     root: Root = None,
 ) -> None:
     """Fit, calibrate and measure one-pass control. Example: clcnn harden resnet20-cifar10"""
-    from clcnn.models.hardening import harden as write
+    from clcnn.training.harden import harden as write
 
     for path in write(name, out, root, seed, say=typer.echo):
         typer.echo(path)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clcnn.checks import require_pixels
 from clcnn.corruptions import blur, digital, noise, weather
 from clcnn.corruptions.draws import Draws
 from clcnn.errors import DataError
@@ -115,14 +116,4 @@ def _check(x: Tensor, name: str, severity: int, seed: int) -> None:
         raise DataError(
             f"got images of {x.dtype}, expected floats in [0, 1]: for bytes, x.float() / 255"
         )
-    broken = int(x.isnan().flatten(1).any(1).sum())
-    if broken:
-        raise DataError(
-            f"got nan in {broken} of {len(x)} images, expected [0, 1]: leave these images out, or "
-            "find what made them"
-        )
-    if not bool(((x >= 0) & (x <= 1)).all()):
-        raise DataError(
-            f"got images with values in [{float(x.min()):.6g}, {float(x.max()):.6g}], expected "
-            "[0, 1]: corrupt images before any normalisation, and put that inside the model"
-        )
+    require_pixels(x, "corrupt images")

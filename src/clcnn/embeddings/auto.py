@@ -18,7 +18,7 @@ from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.embeddings.orthogonal import OrthogonalEmbedding, check_samples
 from clcnn.embeddings.patch import PatchEmbedding, rank_step
 from clcnn.embeddings.separable import SeparableEmbedding, held
-from clcnn.embeddings.streams import Part, States, check_fitted
+from clcnn.embeddings.streams import Part, States, check_fitted, held_out
 from clcnn.errors import DataError, FitError
 
 Family = Literal["separable", "patch", "frequency", "linear"]
@@ -215,9 +215,7 @@ class AutoEmbedding(Embedding):
                 f"{n} samples found, expected at least 4: 2 to fit the kinds on and 2 to measure "
                 "them on. Pass more data."
             )
-        generator = torch.Generator().manual_seed(self.seed)
-        out = torch.zeros(n, dtype=torch.bool)
-        out[torch.randperm(n, generator=generator)[:m]] = True
+        out = held_out(n, m, torch.Generator().manual_seed(self.seed))
         dtype = torch.promote_types(stream.dtype, torch.float32)  # half is too coarse to measure in
         x = torch.cat(list(Part(batches, out, dtype)))
         rest = Part(batches, ~out, dtype)

@@ -98,6 +98,13 @@ class Part:
             )
 
 
+def held_out(n: int, count: int, generator: torch.Generator) -> Tensor:
+    """Marks ``count`` of n positions, drawn at random: (n,) of bool."""
+    marked = torch.zeros(n, dtype=torch.bool)
+    marked[torch.randperm(n, generator=generator)[:count]] = True
+    return marked
+
+
 def _split(states: Tensor) -> Iterable[Tensor]:
     if states.ndim < 2:
         raise DataError(

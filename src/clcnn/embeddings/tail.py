@@ -14,7 +14,7 @@ from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.embeddings.orthogonal import OrthogonalEmbedding
 from clcnn.embeddings.separable import chunks, held
 from clcnn.embeddings.spectrum import QUANTILE, Levels, Spectrum
-from clcnn.embeddings.streams import Part, States, check_fitted, check_state
+from clcnn.embeddings.streams import Part, States, check_fitted, check_state, held_out
 from clcnn.errors import DataError, FitError
 
 _FEWEST = 10  # samples below which nothing can be held out
@@ -80,8 +80,7 @@ class TailEmbedding(Spectrum):
                     "on. Pass more data."
                 )
             generator = torch.Generator().manual_seed(self.seed)
-            out = torch.zeros(n, dtype=torch.bool)
-            out[torch.randperm(n, generator=generator)[: max(2, round(self.holdout * n))]] = True
+            out = held_out(n, max(2, round(self.holdout * n)), generator)
             with torch.enable_grad():  # an auto-encoder learns by gradients
                 self.of = self.of.fit(Part(batches, ~out, stream.dtype)).eval()
             self.shape_ = stream.shape

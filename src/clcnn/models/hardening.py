@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from clcnn.control import ControlledModule, control
-from clcnn.data.datasets import HELDOUT_SEED
-from clcnn.data.datasets import load as load_images
-from clcnn.data.files import replacing, write_text
-from clcnn.embeddings.spectral import SpectralEmbedding
+from clcnn.control import ControlledModule
 from clcnn.errors import LoadError
 from clcnn.gradients import GradMode
 from clcnn.loading import load as load_control
 from clcnn.models import shelf
-from clcnn.solvers.feedback import PRESETS, Feedback, PresetName
+from clcnn.solvers.feedback import PresetName
 
 SHELF = Path(__file__).parent / "hardened"
-_FITTED = 5000
-_ALPHA = 0.05
-_BATCH = 250
 
 
 @dataclass(frozen=True)
@@ -87,12 +76,7 @@ def hardened(
 def around(network: torch.nn.Module, name: str, preset: str) -> ControlledModule:
     """The shipped control of the network called ``name``, around that network itself."""
     path, facts = file(name, preset)
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != facts.sha256:
-        raise LoadError(
-            f"{path.name} has SHA-256 {found}, but its card says {facts.sha256}: the file is "
-            "damaged or not the one that was measured. Install the package again."
-        )
+    shelf.check_content(path, facts.sha256)
     return load_control(path, network)
 
 
@@ -111,67 +95,3 @@ def file(name: str, preset: str) -> tuple[Path, Fitted]:
         )
     path = SHELF / f"{name}-{preset}.safetensors"
     return path, Fitted.read(path.with_suffix(".json"))
-
-
-def harden(
-    name: str,
-    out: Path,
-    root: str | Path | None = None,
-    seed: int = 0,
-    say: Callable[[str], None] = lambda sentence: None,
-) -> list[Path]:
-    """Fit the control of a shipped network on 5,000 training images and write every preset.
-
-    The detector is calibrated on all held-out images, which no training and no fit has seen.
-    """
-    network = shelf.load(name)
-    facts = shelf.card(name)
-    x = load_images(facts.data, "train", root).tensors()[0]
-    order = np.random.RandomState(seed).permutation(len(x))[:_FITTED]
-    say(f"fitting on {len(order)} training images of {facts.data}")
-    fitted = control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
-    fitted.fit(x[torch.from_numpy(order)])
-    clean = load_images(facts.data, "heldout", root).tensors()[0]
-    test, labels = load_images(facts.data, "test", root).tensors()
-    out.mkdir(parents=True, exist_ok=True)
-    written = []
-    for preset in PRESETS:
-        robust = fitted.configure(solver=Feedback(preset=preset))  # type: ignore[arg-type]
-        robust.calibrate(torch.split(clean, _BATCH), alpha=_ALPHA)
-        path = out / f"{name}-{preset}.safetensors"
-        with replacing(path) as partial:
-            robust.save(partial)
-            content = hashlib.sha256(partial.read_bytes()).hexdigest()
-        right, flagged = _measure(robust, test, labels)
-        card = Fitted(
-            network=name,
-            preset=preset,
-            command=f"clcnn harden {name} --seed {seed}",
-            seed=seed,
-            fitted_on=len(order),
-            calibrated_on=len(clean),
-            alpha=_ALPHA,
-            heldout_seed=HELDOUT_SEED,
-            weights_sha256=facts.sha256,
-            sha256=content,
-            test_images=len(labels),
-            plain_accuracy=facts.test_accuracy,
-            controlled_accuracy=right,
-            false_alarms=flagged,
-        )
-        write_text(path.with_suffix(".json"), json.dumps(asdict(card), indent=2) + "\n")
-        say(
-            f"{preset}: {right:.2f} % of {len(labels)} test images right (plain "
-            f"{facts.test_accuracy:.2f} %), {flagged:.2f} % flagged"
-        )
-        written.append(path)
-    return written
-
-
-def _measure(robust: ControlledModule, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Percent of images right, and flagged."""
-    right = flagged = 0
-    for images, labels in zip(torch.split(x, _BATCH), torch.split(y, _BATCH), strict=True):
-        right += int((robust(images).argmax(1) == labels).sum())
-        flagged += int(robust.detect(images).flagged.sum())
-    return 100 * right / len(y), 100 * flagged / len(y)

@@ -30,12 +30,17 @@ def load(name: str) -> Classifier:
     """The trained network called ``name``, in eval mode, with its card at ``.card``."""
     facts = card(name)
     path = SHELF / f"{name}.safetensors"
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != facts.sha256:
-        raise LoadError(
-            f"{path.name} has SHA-256 {found}, but its card says {facts.sha256}: the file is "
-            "damaged or not the one that was measured. Install the package again."
-        )
+    check_content(path, facts.sha256)
     network, _ = read_weights(path)
     network.card = facts
     return network
+
+
+def check_content(path: Path, sha256: str) -> None:
+    """Raise where a file is not the one that its card was written for."""
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != sha256:
+        raise LoadError(
+            f"{path.name} has SHA-256 {found}, but its card says {sha256}: the file is damaged or "
+            "not the one that was measured. Install the package again."
+        )
