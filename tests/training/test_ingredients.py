@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tiny_images import ENTRY
+from torch import nn
 from torch.nn.functional import cross_entropy, pad
 
 from clcnn.attacks import FGSM, PGD
@@ -12,7 +13,7 @@ from clcnn.errors import DataError
 from clcnn.models import ResNet20
 from clcnn.training import Settings, smoothed_cross_entropy
 from clcnn.training.augment import crop_and_flip
-from clcnn.training.methods import Adversarial, attack_for, method_for
+from clcnn.training.methods import Adversarial, attack_for, faster, method_for
 from clcnn.training.schedule import one_cycle
 from clcnn.training.settings import generator
 
@@ -92,6 +93,17 @@ def test_adversarial_loss_is_the_mix(method: str, attack: type) -> None:
     clean, perturbed = cross_entropy(outcome.logits, y), cross_entropy(outcome.perturbed, y)
     assert torch.allclose(outcome.loss, 0.3 * clean + 0.7 * perturbed)
     assert perturbed > clean
+
+
+def test_training_attacks_a_folded_copy_of_the_network() -> None:
+    network = ResNet20().double()
+    x, y = torch.rand(4, 3, 32, 32, dtype=torch.float64), torch.arange(4)
+    network(torch.rand(8, 3, 32, 32, dtype=torch.float64))  # statistics other than 0 and 1
+    network.eval()
+    attack = PGD(0.03, steps=3)
+    expected = attack.run(network, x, y, generator(0))
+    assert torch.allclose(attack.run(faster(network, x), x, y, generator(0)), expected)
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in faster(network, x).modules())
 
 
 def test_attacks_of_the_paper() -> None:
