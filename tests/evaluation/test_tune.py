@@ -176,6 +176,23 @@ def test_a_second_tuning_adds_only_what_is_new(
     assert more.points[:2] == first.points
 
 
+def test_settings_that_clean_images_rule_out_meet_no_attack(choice: Choice, tmp_path: Path) -> None:
+    lost = sorted(point.lost for point in choice.points)
+    for most_lost in (lost[len(lost) // 2], lost[0] - 0.01):  # some may stay; none may
+        whole = tuned(tmp_path / "w.sqlite", grid=replace(GRID, most_lost=most_lost))
+        part = tuned(
+            tmp_path / f"{most_lost}.sqlite", grid=replace(GRID, most_lost=most_lost, whole=False)
+        )
+        assert part.chosen == whole.chosen
+        assert part.plain == whole.plain
+        for own, full in zip(part.points, whole.points, strict=True):
+            if own.feasible or own.lost == part.chosen.lost:
+                assert own == full
+            else:
+                assert own.objective is None
+                assert own.accuracies == {"none": full.clean}
+
+
 def test_embeddings_without_an_energy_are_tuned_as_they_are(tmp_path: Path) -> None:
     settings = clcnn.AutoencoderEmbedding(epochs=1, progress=False).config()
     defence = replace(plan().defences["linear"], embedding=Kind("autoencoder", settings))

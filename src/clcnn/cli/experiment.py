@@ -190,6 +190,6 @@ def _tune(
         energy = "" if best.energy is None else f", {choice.grid.rule} {best.energy:g}"
         typer.echo(
             f"{task.file}: {best.iterations} iterations, lr {best.lr:g}{energy}; mean "
-            f"{100 * best.objective:.1f} %, clean {100 * best.clean:.1f} % on {choice.n} "
+            f"{100 * best.goal:.1f} %, clean {100 * best.clean:.1f} % on {choice.n} "
             f"{choice.split} images" + ("" if best.feasible else "; loses too much clean accuracy")
         )

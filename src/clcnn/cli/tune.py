@@ -47,6 +47,13 @@ def tune(
             help="The authors' code: singular values, averages over features, batch means.",
         ),
     ] = False,
+    feasible_only: Annotated[
+        bool,
+        typer.Option(
+            "--feasible-only",
+            help="Settings that lose too much clean accuracy meet no attack; same choice, sooner.",
+        ),
+    ] = False,
     accelerate: Annotated[
         bool, typer.Option("--accelerate", help="Iterations on a faster copy, up to rounding.")
     ] = False,
@@ -84,6 +91,7 @@ def tune(
         iterations=tuple(iterations or grid.iterations),
         lr=tuple(lr or grid.lr),
         energy=tuple(energy or grid.energy),
+        whole=not feasible_only,
     )
     try:
         with Bars(quiet=as_json) as watch, Store(store) as opened:
@@ -110,7 +118,7 @@ def tune(
     typer.echo(
         f"{best.iterations} iterations, lr {best.lr:g}"
         + ("" if best.energy is None else f", {grid.rule} {best.energy:g}")
-        + f": mean {100 * best.objective:.2f} %, clean {100 * best.clean:.2f} % "
+        + f": mean {100 * best.goal:.2f} %, clean {100 * best.clean:.2f} % "
         f"(uncontrolled {100 * choice.plain['none']:.2f} %) on {choice.n} {choice.split} images"
     )
     if not best.feasible:

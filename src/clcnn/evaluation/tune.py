@@ -51,10 +51,11 @@ def tune(
     workshop: Workshop | None = None,
     watch: Watch | None = None,
 ) -> Choice:
-    """Measure the whole grid on ``n`` images of ``split`` and choose; resumable as `run` is.
+    """Measure the grid on ``n`` images of ``split`` and choose; resumable as `run` is.
 
     All counts of iterations come from one run of the largest, and all energies of a linear
-    embedding from one fit at the highest.
+    embedding from one fit at the highest. Unless ``grid.whole``, clean images come first, and those
+    settings that they rule out meet no others: the choice is the same.
     """
     defence, grid = defence or Defence(), grid or Grid()
     workshop, watch = workshop or Workshop(), watch or Silent()
@@ -70,10 +71,22 @@ def tune(
     cells = [_apart(cell) for cell in bench.cells()]
     made_with = manifest(plan, workshop)
     run = store.begin(made_with)
-    ids = store.register(run, plan.name, [(cell.entry, cell.key) for cell in cells])
-    tuner = _Tuner(bench, grid, dict(zip((c.entry for c in cells), ids, strict=True)))
-    work(store, tuner.units(cells), watch)
-    found = results(store, plan.name)
+
+    def measured(some: Sequence[Cell]) -> list[Result]:
+        ids = store.register(run, plan.name, [(cell.entry, cell.key) for cell in some])
+        tuner = _Tuner(bench, grid, dict(zip((c.entry for c in some), ids, strict=True)))
+        work(store, tuner.units(some), watch)
+        return results(store, plan.name)
+
+    if grid.whole:
+        found = measured(cells)
+    else:
+        judged = _points(measured([c for c in cells if _comes_first(c.entry)]), grid)
+        least = min(point.lost for point in judged)
+        enough = max(grid.most_lost, least) + 1e-9
+        left = {_name(p.energy, p.lr, p.iterations) for p in judged if p.lost <= enough}
+        watch.say(f"{len(left)} of {len(judged)} settings go on from clean to perturbed images")
+        found = measured([c for c in cells if _comes_first(c.entry) or c.entry.defence in left])
     points = _points(found, grid)
     chosen = best(points)
     trained = workshop.network(plan, "network")
@@ -108,11 +121,13 @@ class _Tuner:
         units = [single(self.bench, cell, self.ids[cell.entry]) for cell in plain]
         for energy, lr in product(self.grid.energies(), self.grid.lr):
             for condition in plain:
-                group = {
-                    k: by_entry[replace(condition.entry, defence=_name(energy, lr, k))]
+                entries = {
+                    k: replace(condition.entry, defence=_name(energy, lr, k))
                     for k in sorted(self.grid.iterations, reverse=True)
                 }
-                units.append(self._unit(energy, group))
+                group = {k: by_entry[entry] for k, entry in entries.items() if entry in by_entry}
+                if group:
+                    units.append(self._unit(energy, group))
         return units
 
     def _unit(self, energy: float | None, group: Mapping[int, Cell]) -> Unit:
@@ -241,17 +256,17 @@ def _apart(cell: Cell) -> Cell:
     return replace(cell, key=replace(cell.key, hash=digest(settings), settings=settings))
 
 
+def _comes_first(entry: Entry) -> bool:
+    """Whether a cell is measured before it is known which settings clean images rule out."""
+    return entry.defence == NONE or entry.attack == NONE
+
+
 def _points(found: Sequence[Result], grid: Grid) -> list[Point]:
     plain = _accuracies(found, NONE)
-    points = []
-    for energy, lr, k in product(grid.energies(), grid.lr, grid.iterations):
-        accuracies = _accuracies(found, _name(energy, lr, k))
-        lost = plain[NONE] - accuracies[NONE]
-        objective = sum(accuracies.values()) / len(accuracies)
-        # Shares of n: a rounding must not turn 4 points of 100 into more than 4.
-        feasible = lost <= grid.most_lost + 1e-9
-        points.append(Point(k, lr, energy, accuracies, objective, lost, feasible))
-    return points
+    return [
+        Point.of(k, lr, energy, _accuracies(found, _name(energy, lr, k)), plain, grid.most_lost)
+        for energy, lr, k in product(grid.energies(), grid.lr, grid.iterations)
+    ]
 
 
 def _accuracies(found: Sequence[Result], defence: str) -> dict[str, float]:

@@ -99,6 +99,7 @@ def make(task: Task, store: Store, most: int | None, workshop: Workshop, watch: 
         lr=tuple(values["lr"]),
         energy=tuple(values.get("energy", ())),
         rule=values.get("rule", "energy"),
+        whole=values.get("whole", True),
     )
     images = min(values["images"], most or values["images"])
     return tune(

@@ -33,8 +33,8 @@ def tuning_blocks(experiment: Experiment) -> list[Block]:
         return [lead, Paragraph("The grid is not complete, so nothing is chosen yet.", "warning")]
     most_lost = Grid().most_lost
     clean = plain[NONE].accuracy
-    points = [point for n, c in whole.items() if (point := _point(n, c, clean, most_lost))]
-    if not points:
+    points = [point for n, c in whole.items() if (point := _point(n, c, plain, most_lost))]
+    if not any(point.objective is not None for point in points):
         return [lead]
     return [lead, _figure(experiment, points, clean, most_lost), _table(points, plain[NONE].n)]
 
@@ -43,27 +43,26 @@ def _is_whole(cells: Mapping[str, Result]) -> bool:
     return NONE in cells and all(cell.is_complete and cell.n for cell in cells.values())
 
 
-def _point(name: str, cells: Mapping[str, Result], clean: float, most_lost: float) -> Point | None:
+def _point(
+    name: str, cells: Mapping[str, Result], plain: Mapping[str, Result], most_lost: float
+) -> Point | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    accuracies = {key: cell.accuracy for key, cell in cells.items()}
-    lost = clean - accuracies[NONE]
     energy = match["energy"]
-    return Point(
-        iterations=int(match["k"]),
-        lr=float(match["lr"]),
-        energy=None if energy is None else float(energy),
-        accuracies=accuracies,
-        objective=sum(accuracies.values()) / len(accuracies),
-        lost=lost,
-        feasible=lost <= most_lost + 1e-9,
+    return Point.of(
+        int(match["k"]),
+        float(match["lr"]),
+        None if energy is None else float(energy),
+        {key: cell.accuracy for key, cell in cells.items()},
+        {key: cell.accuracy for key, cell in plain.items()},
+        most_lost,
     )
 
 
 def _figure(experiment: Experiment, points: list[Point], clean: float, most_lost: float) -> Figure:
     cleans = [p.clean for p in points] + [clean - most_lost, clean]
-    goals = [p.objective for p in points]
+    goals = [p.objective for p in points if p.objective is not None]
     x = (max(0.0, min(cleans) - 0.02), min(1.0, max(cleans) + 0.02))
     y = (max(0.0, min(goals) - 0.02), min(1.0, max(goals) + 0.02))
     plot = Plot.of("All points of the grid", x, y, width=460, height=300)
@@ -75,15 +74,17 @@ def _figure(experiment: Experiment, points: list[Point], clean: float, most_lost
     iterations = sorted({p.iterations for p in points})
     for point in points:
         series = 1 + iterations.index(point.iterations)
-        plot.mark(plot.x(point.clean), plot.y(point.objective), series, filled=point.feasible)
+        height = y[0] if point.objective is None else point.objective
+        plot.mark(plot.x(point.clean), plot.y(height), series, filled=point.feasible)
     plot.parts.append(
-        f'<circle cx="{plot.x(chosen.clean):.1f}" cy="{plot.y(chosen.objective):.1f}" r="9" '
+        f'<circle cx="{plot.x(chosen.clean):.1f}" cy="{plot.y(chosen.goal):.1f}" r="9" '
         'class="axis"/>'
     )
     return Figure(
         name=words.slug(f"grid-{experiment.plan}"),
         caption=f"Mean accuracy over clean, FGSM and PGD images against clean accuracy; hollow: "
-        f"more than {100 * most_lost:g} points of clean accuracy lost; ringed: the choice",
+        f"more than {100 * most_lost:g} points of clean accuracy lost; on the lower edge: not "
+        "measured on perturbed images, as clean ones rule them out; ringed: the choice",
         panels=[plot.done(f"{len(points)} points; the choice: {_settings(chosen)}.")],
         legend=[
             Key(1 + place, f"{k} iterations", line=False) for place, k in enumerate(iterations)
@@ -92,9 +93,12 @@ def _figure(experiment: Experiment, points: list[Point], clean: float, most_lost
 
 
 def _table(points: list[Point], n: int) -> TableBlock:
-    ordered = sorted(points, key=lambda p: (not p.feasible, -p.objective, p.iterations, p.lr))
+    ordered = sorted(
+        (p for p in points if p.objective is not None),
+        key=lambda p: (not p.feasible, -p.goal, p.iterations, p.lr),
+    )
     return TableBlock(
-        caption=f"The best {min(_SHOWN, len(points))} of {len(points)} points, n = "
+        caption=f"The best {min(_SHOWN, len(ordered))} of {len(points)} points, n = "
         f"{words.count(n)} held-out images",
         corner=("settings",),
         columns=[Column("mean, %"), Column("clean, %"), Column("clean lost, points")],
@@ -102,7 +106,7 @@ def _table(points: list[Point], n: int) -> TableBlock:
             Row(
                 (_settings(point),),
                 [
-                    [Span(words.percent(point.objective))],
+                    [Span(words.percent(point.goal))],
                     [Span(words.percent(point.clean), "interval")],
                     [Span(words.points(100 * point.lost), "interval")],
                 ],
