@@ -23,9 +23,10 @@ from clcnn.attacks.base import is_correct
 from clcnn.data import load
 from clcnn.statistics import wilson
 
+STRONG = Feedback(preset="strong")
 STRENGTHS = (0, 4, 8, 16, 32, 64, 128, 256)
 PARTS: Mapping[str, Feedback] = {
-    "strong": Feedback(preset="strong"),
+    "strong": STRONG,
     "no suspicion": Feedback(preset="strong", suspicion=0),
     "no knee": Feedback(preset="strong", knee=1e6),
     "no ceiling": Feedback(preset="strong", ceiling=1e6),
@@ -37,12 +38,13 @@ PARTS: Mapping[str, Feedback] = {
     "floor alone": Feedback(strength=0, floor=0.032),
 }
 
-ELSEWHERE: Mapping[str, tuple[tuple[str, ...], Embedding]] = {
-    "tail, input": (("input",), TailEmbedding(AutoEmbedding())),
-    "input, layer1": (("input", "layer1"), SpectralEmbedding()),
-    "input, head": (("input", "head"), SpectralEmbedding()),
-    "layer1": (("layer1",), SpectralEmbedding()),
-    "head": (("head",), SpectralEmbedding()),
+ELSEWHERE: Mapping[str, tuple[tuple[str, ...], Embedding, Feedback]] = {
+    "tail, input": (("input",), TailEmbedding(AutoEmbedding()), STRONG),
+    "input, layer1": (("input", "layer1"), SpectralEmbedding(), STRONG),
+    "carried": (("input", "layer1"), SpectralEmbedding(), Feedback(preset="strong", carry=True)),
+    "input, head": (("input", "head"), SpectralEmbedding(), STRONG),
+    "layer1": (("layer1",), SpectralEmbedding(), STRONG),
+    "head": (("head",), SpectralEmbedding(), STRONG),
 }
 
 
@@ -79,8 +81,7 @@ def main() -> None:
         if asked.adaptive:
             through(robust.configure(solver=solver), x[: asked.adaptive], y[: asked.adaptive])
     if asked.elsewhere:
-        solver = Feedback(preset="strong")
-        for name, (cuts, embedding) in ELSEWHERE.items():
+        for name, (cuts, embedding, solver) in ELSEWHERE.items():
             other = clcnn.control(network, list(cuts), embedding=embedding, solver=solver).fit(fit)
             show(name, other, sets, y, network)
     deaf = robust.configure(solver=Feedback(preset="strong"))

@@ -188,3 +188,27 @@ def test_presets_give_strength_and_floor_and_either_may_be_set(
         assert torch.equal(a, b)
     with pytest.raises(SolveError, match="floor"):
         Feedback(floor=-0.1)
+
+
+def test_levels_may_be_carried_from_the_first_cut_on(robust: clcnn.ControlledModule) -> None:
+    x = images(30, seed=4) + noise(30, 0.1)
+    carrying = robust.configure(solver=Feedback(carry=True))
+    solution = carrying.solve(x)
+    each = robust.solve(x)
+    assert torch.equal(solution.u[0], each.u[0])  # the first cut finds its own
+    at, behind = robust.embeddings
+    assert isinstance(at, SpectralEmbedding)
+    assert isinstance(behind, SpectralEmbedding)
+    levels = at.levels(x)
+    grown = behind.mean_variance / at.mean_variance
+    carried = Levels(levels.white * grown, levels.sensitive * grown)
+    state = network()[:1](x + solution.u[0])
+    expected = behind.pull(
+        behind.coefficients(state), carried.white, Feedback().taken_for(carried, behind)
+    )
+    assert torch.allclose(solution.u[1], expected, atol=1e-12)
+    assert not torch.allclose(solution.u[1], each.u[1])
+    assert torch.equal(carrying.solve(x).u[1], solution.u[1])  # nothing stays from the first call
+    mixed = robust.configure(solver={"input": Greedy(), "1": Feedback(carry=True)})
+    own = robust.configure(solver={"input": Greedy(), "1": Feedback()})
+    assert torch.equal(mixed(x), own(x))

@@ -52,7 +52,9 @@ class Feedback(FeedbackSolver):
     (s + k_i c) / (lambda_i + s + k_i c), c = ceiling mean(lambda). ``trust`` bounds every |u_i| in
     the state's own coordinates. ``floor`` (a share of mean(lambda), too) is a white level that is
     assumed in every sample, n_i = max(s, floor mean(lambda)) + k_i G: an attacker who keeps out of
-    sight meets it all the same.
+    sight meets it all the same. With several cuts the levels are found at each of them; with
+    ``carry`` they are found at the first one alone and taken on in proportion, s_t / mean(lambda_t)
+    = s_0 / mean(lambda_0) and g alike: what was controlled at one cut no longer shows at the next.
 
     ``strength`` is the knob: 0 trusts the sample's own levels' white part alone, more costs clean
     accuracy and buys robustness. Strength and floor, left out, are the ``preset``'s: "default" for
@@ -67,6 +69,7 @@ class Feedback(FeedbackSolver):
     ceiling: float = 0.4
     floor: float | None = None
     trust: float | None = None
+    carry: bool = False
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -90,11 +93,17 @@ class Feedback(FeedbackSolver):
         ]
 
         floor = PRESETS[self.preset].floor if self.floor is None else self.floor
+        first: tuple[int, Levels] | None = None
 
         def pi(t: int, x: Tensor) -> Tensor:
+            nonlocal first
             embedding = embeddings[t]
             z = embedding.coefficients(x)
-            levels = embedding.levels_of(z)
+            if self.carry and first is not None and t > first[0]:
+                levels = _carried(first[1], embeddings[first[0]], embedding)
+            else:
+                levels = embedding.levels_of(z)
+                first = t, levels
             white = torch.maximum(levels.white, floor * embedding.mean_variance)
             u = embedding.pull(z, white, self.taken_for(levels, embedding))
             return u if self.trust is None else u.clamp(-self.trust, self.trust)
@@ -110,6 +119,12 @@ class Feedback(FeedbackSolver):
         b = strength * (g + self.suspicion * s / (1 + (s / turn).square()))
         most = self.ceiling * embedding.mean_variance
         return b / (1 + b / most)
+
+
+def _carried(levels: Levels, of: Spectrum, to: Spectrum) -> Levels:
+    """The same shares of the clean variance at another cut."""
+    grown = to.mean_variance / of.mean_variance
+    return Levels(levels.white * grown, levels.sensitive * grown)
 
 
 def _spectrum(embedding: object, cut: str) -> Spectrum:
