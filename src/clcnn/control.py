@@ -20,7 +20,7 @@ from clcnn.dynamics.stand_in import Speedups
 from clcnn.embeddings.auto import embedding_called
 from clcnn.embeddings.base import Embedding
 from clcnn.errors import CutError, DataError, FitError, GradientError, SolveError
-from clcnn.fitting import device_of, fit_embeddings, hear_gradients, inspected
+from clcnn.fitting import device_of, fit_embeddings, hear_gradients, inspected, teach
 from clcnn.gradients import GradMode, check_grad_mode, for_input_only, has_tangent, refuse_gradient
 from clcnn.objective import Objective, Regularization
 from clcnn.settings import check_kind, regularization_per_cut, values_per_cut, weights_per_cut
@@ -158,6 +158,7 @@ class ControlledModule(nn.Module):
             prototypes = self._prototypes(dynamics.cuts)
             fitted = fit_embeddings(dynamics.cuts, prototypes, states, each_its_own=alone)
             hear_gradients(dynamics, batches, fitted, states, device)
+            teach(dynamics, batches, fitted, device)
             self.adopt(dynamics, fitted, shapes, torch.empty_like(example[:0]))
         return self
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from clcnn.dynamics.base import INPUT, Dynamics, describe
 from clcnn.dynamics.choose import choose_cuts
 from clcnn.dynamics.hooked import HookedDynamics
-from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.base import Embedding, Lesson
 from clcnn.errors import ClcnnError, DataError, FitError
 from clcnn.states import Batches
 
@@ -113,6 +113,62 @@ def hear_gradients(
             fitted[t].hear(heard[t], states[t])
         except FitError as error:
             raise FitError(f"at cut {dynamics.cuts[t]!r}: {error}") from error
+
+
+def teach(
+    dynamics: Dynamics, batches: Batches, fitted: Sequence[Embedding], device: torch.device | None
+) -> None:
+    """Let embeddings that ask for it learn through the network behind their cut.
+
+    The classes wanted are the data's labels; without any, the network's answers to clean data.
+    """
+    for t, embedding in enumerate(fitted):
+        if not embedding.lesson_size:
+            continue
+        if batches.one_shot:
+            raise FitError(
+                f"{type(embedding).__name__} learns from the data again and again, and the loader "
+                "can be iterated only once. Hand over something that can be iterated again (a "
+                "DataLoader, a list of batches, tensors)."
+            )
+        try:
+            embedding.learn(_Lessons(dynamics, batches, t, embedding.lesson_size, device))
+        except FitError as error:
+            raise FitError(f"at cut {dynamics.cuts[t]!r}: {error}") from error
+
+
+class _Lessons:
+    """The data as lessons at cut t; every iteration draws another order within the batches."""
+
+    def __init__(
+        self, dynamics: Dynamics, batches: Batches, t: int, size: int, device: torch.device | None
+    ) -> None:
+        self.dynamics, self.batches, self.t, self.size = dynamics, batches, t, size
+        self.device = device
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __iter__(self) -> Iterator[Lesson]:
+        for x, y in self.batches:
+            for places in torch.split(torch.randperm(len(x), generator=self.generator), self.size):
+                yield self._lesson(x[places], None if y is None else y[places])
+
+    def _lesson(self, x: Tensor, y: Tensor | None) -> Lesson:
+        x = x if self.device is None else x.to(self.device)
+        states: list[Tensor] = []
+
+        def look(t: int, state: Tensor) -> Tensor:
+            if t == self.t:
+                states.append(state)
+            return state
+
+        def answer(state: Tensor) -> Tensor:
+            return self.dynamics.rollout(x, lambda t, own: state if t == self.t else own)
+
+        if y is not None and self.dynamics.cuts[self.t] == INPUT:
+            return Lesson(x, y.to(x.device), answer)
+        with torch.no_grad():
+            logits = self.dynamics.rollout(x, look)
+        return Lesson(states[0], logits.argmax(1) if y is None else y.to(logits.device), answer)
 
 
 def _gradients(dynamics: Dynamics, x: Tensor) -> tuple[Tensor, ...]:

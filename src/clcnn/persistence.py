@@ -21,6 +21,7 @@ from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.frequency import FrequencyEmbedding
 from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.embeddings.patch import PatchEmbedding
+from clcnn.embeddings.refined import RefinedEmbedding
 from clcnn.embeddings.separable import SeparableEmbedding
 from clcnn.embeddings.spectral import SpectralEmbedding
 from clcnn.embeddings.tail import TailEmbedding
@@ -42,7 +43,7 @@ EMBEDDINGS: dict[str, type[Embedding]] = {
     cls.__name__: cls
     for cls in (
         *(LinearEmbedding, SeparableEmbedding, PatchEmbedding, FrequencyEmbedding),
-        *(SpectralEmbedding, TailEmbedding, AutoencoderEmbedding),
+        *(SpectralEmbedding, RefinedEmbedding, TailEmbedding, AutoencoderEmbedding),
     )
 }
 

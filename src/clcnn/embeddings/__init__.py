@@ -7,6 +7,7 @@ from clcnn.embeddings.frequency import FrequencyEmbedding
 from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.embeddings.orthogonal import OrthogonalEmbedding
 from clcnn.embeddings.patch import PatchEmbedding
+from clcnn.embeddings.refined import RefinedEmbedding
 from clcnn.embeddings.separable import SeparableEmbedding
 from clcnn.embeddings.spectral import SpectralEmbedding
 from clcnn.embeddings.spectrum import Spectrum
@@ -20,6 +21,7 @@ __all__ = [
     "LinearEmbedding",
     "OrthogonalEmbedding",
     "PatchEmbedding",
+    "RefinedEmbedding",
     "SeparableEmbedding",
     "SpectralEmbedding",
     "Spectrum",

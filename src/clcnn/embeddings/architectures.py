@@ -1,8 +1,9 @@
-"""The networks inside `AutoencoderEmbedding`: the paper's convolutional one, and a dense one."""
+"""The networks inside embeddings: the paper's auto-encoder, a dense one, and a small U-Net."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from math import prod
 
@@ -58,12 +59,58 @@ class ConvAutoencoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Decode the code of x."""
-        H, W = x.shape[-2:]
-        top, left = -H % 4 // 2, -W % 4 // 2
-        padding = (left, -W % 4 - left, top, -H % 4 - top)
-        padded = F.pad(x, padding, mode="replicate") if any(padding) else x
-        decoded: Tensor = self.decoder(self.encoder(padded))
-        return decoded[..., top : top + H, left : left + W]
+        return on_multiples_of_4(x, lambda padded: self.decoder(self.encoder(padded)))
+
+
+class UNet(nn.Module):
+    """x (c, H, W) -> (c, H, W) through full, half and quarter size, with ``widths`` channels there.
+
+    Each size hands what it saw across to the way back. The last layer starts at 0, so an untrained
+    one answers 0.
+    """
+
+    def __init__(self, c: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        full, half, quarter = widths
+        self.down_full = _twice(c, full)
+        self.down_half = _twice(full, half, stride=2)
+        self.down_quarter = _twice(half, quarter, stride=2)
+        self.up_half = nn.Conv2d(quarter, half, 1)
+        self.join_half = nn.Sequential(nn.Conv2d(2 * half, half, 3, padding=1), nn.ReLU())
+        self.up_full = nn.Conv2d(half, full, 1)
+        self.join_full = nn.Sequential(nn.Conv2d(2 * full, full, 3, padding=1), nn.ReLU())
+        self.out = nn.Conv2d(full, c, 3, padding=1)
+        assert self.out.bias is not None
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The correction to x."""
+        return on_multiples_of_4(x, self._corrected)
+
+    def _corrected(self, x: Tensor) -> Tensor:
+        full = self.down_full(x)
+        half = self.down_half(full)
+        back = self.up_half(self.down_quarter(half))
+        half = self.join_half(torch.cat([half, F.interpolate(back, scale_factor=2)], dim=1))
+        back = self.up_full(half)
+        full = self.join_full(torch.cat([full, F.interpolate(back, scale_factor=2)], dim=1))
+        corrected: Tensor = self.out(full)
+        return corrected
+
+
+def on_multiples_of_4(x: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
+    """What ``network`` makes of x with its border repeated to sides that are multiples of 4."""
+    H, W = x.shape[-2:]
+    top, left = -H % 4 // 2, -W % 4 // 2
+    padding = (left, -W % 4 - left, top, -H % 4 - top)
+    padded = F.pad(x, padding, mode="replicate") if any(padding) else x
+    return network(padded)[..., top : top + H, left : left + W]
+
+
+def _twice(c_in: int, c_out: int, stride: int = 1) -> nn.Sequential:
+    first = nn.Conv2d(c_in, c_out, 3, stride, padding=1)
+    return nn.Sequential(first, nn.ReLU(), nn.Conv2d(c_out, c_out, 3, padding=1), nn.ReLU())
 
 
 def _halve(c_in: int, c_out: int) -> nn.Conv2d:
@@ -110,13 +157,19 @@ def build(
     seed: int,
 ) -> nn.Module:
     """An untrained auto-encoder for states of ``shape``: (c, H, W) convolutional, others dense."""
-    # The caller's random numbers stay as they were; other devices draw nothing here.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         if is_image(shape):
             return ConvAutoencoder(shape[0], *(channels or default_channels(shape[0])))
         d = prod(shape)
         return DenseAutoencoder(shape, hidden or default_hidden(d), latent or default_latent(d))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers from ``seed``; the caller's stay as they were, other devices draw nothing."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def is_image(shape: tuple[int, ...]) -> bool:

@@ -5,12 +5,25 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from torch import Tensor, nn
 
 from clcnn.errors import LoadError
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Clean states, the classes wanted of them, and the frozen network from these states on.
+
+    ``answer`` maps states of the same samples, in the same order, to logits; it has gradients.
+    """
+
+    state: Tensor
+    wanted: Tensor
+    answer: Callable[[Tensor], Tensor]
 
 
 class Embedding(nn.Module, ABC):
@@ -27,6 +40,9 @@ class Embedding(nn.Module, ABC):
     wants_gradients: bool = False
     """Whether `hear` is to be called after `fit`, with gradients of the network at these states."""
 
+    lesson_size: int = 0
+    """Samples a `Lesson`, where `learn` is to be called after `fit` and `hear`; 0: it is not."""
+
     @abstractmethod
     def fit(self, states: Iterable[Tensor]) -> Embedding:
         """Learn the manifold from batches of clean states; ``states`` may be iterated again.
@@ -37,6 +53,10 @@ class Embedding(nn.Module, ABC):
     def hear(self, gradients: Iterable[Tensor], states: Iterable[Tensor]) -> Embedding:
         """Learn what the network is sensitive to, from its gradients at the states fitted."""
         raise NotImplementedError(f"{type(self).__name__} does not listen to gradients")
+
+    def learn(self, lessons: Iterable[Lesson]) -> Embedding:
+        """Learn through the network; ``lessons`` may be iterated again, in another order."""
+        raise NotImplementedError(f"{type(self).__name__} takes no lessons")
 
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:

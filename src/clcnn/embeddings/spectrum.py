@@ -5,11 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from clcnn.embeddings.base import Embedding
 
 QUANTILE = 0.95
+SUSPICION = 6.0
+KNEE = 1.5
+CEILING = 0.4
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,29 @@ class Spectrum(Embedding):
     def pull(self, z: Tensor, white: Tensor, sensitive: Tensor) -> Tensor:
         """u for perturbation levels (batch,), of the state's shape."""
 
+    def refine(self, x: Tensor, u: Tensor) -> Tensor:
+        """The control in place of the pull ``u`` of x, where a kind knows better."""
+        return u
+
+    def taken_for(
+        self,
+        levels: Levels,
+        strength: float,
+        suspicion: float = SUSPICION,
+        knee: float = KNEE,
+        ceiling: float = CEILING,
+    ) -> Tensor:
+        """G = b / (1 + b / (ceiling mean(lambda))), the sensitive level to act upon: (batch,).
+
+        b = strength (g + suspicion s / (1 + (s / (knee^2 clean level))^2)); see `Feedback`.
+        """
+        s, g = levels.white, levels.sensitive
+        tiny = torch.finfo(s.dtype).tiny
+        turn = (knee**2 * self.clean_level).clamp_min(tiny)
+        b = strength * (g + suspicion * s / (1 + (s / turn).square()))
+        most = ceiling * self.mean_variance
+        return b / (1 + b / most)
+
     def levels(self, x: Tensor) -> Levels:
         """s(x) and g(x): how strongly each sample is perturbed."""
         return self.levels_of(self.coefficients(x))
@@ -62,4 +89,4 @@ class Spectrum(Embedding):
         """E(x) - x."""
         z = self.coefficients(x)
         levels = self.levels_of(z)
-        return self.pull(z, levels.white, levels.sensitive)
+        return self.refine(x, self.pull(z, levels.white, levels.sensitive))

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clcnn.embeddings.spectrum import Levels, Spectrum
+from clcnn.embeddings.spectrum import CEILING, KNEE, SUSPICION, Levels, Spectrum
 from clcnn.errors import SolveError
 from clcnn.solvers.base import FeedbackSolver
 from clcnn.solvers.problem import Policy, Problem
@@ -64,9 +64,9 @@ class Feedback(FeedbackSolver):
 
     strength: float | None = None
     preset: PresetName = "default"
-    suspicion: float = 6.0
-    knee: float = 1.5
-    ceiling: float = 0.4
+    suspicion: float = SUSPICION
+    knee: float = KNEE
+    ceiling: float = CEILING
     floor: float | None = None
     trust: float | None = None
     carry: bool = False
@@ -105,7 +105,7 @@ class Feedback(FeedbackSolver):
                 levels = embedding.levels_of(z)
                 first = t, levels
             white = torch.maximum(levels.white, floor * embedding.mean_variance)
-            u = embedding.pull(z, white, self.taken_for(levels, embedding))
+            u = embedding.refine(x, embedding.pull(z, white, self.taken_for(levels, embedding)))
             return u if self.trust is None else u.clamp(-self.trust, self.trust)
 
         return pi
@@ -113,12 +113,7 @@ class Feedback(FeedbackSolver):
     def taken_for(self, levels: Levels, embedding: Spectrum) -> Tensor:
         """G(s, g), the sensitive level that is acted upon: (batch,)."""
         strength = PRESETS[self.preset].strength if self.strength is None else self.strength
-        s, g = levels.white, levels.sensitive
-        tiny = torch.finfo(s.dtype).tiny
-        turn = (self.knee**2 * embedding.clean_level).clamp_min(tiny)
-        b = strength * (g + self.suspicion * s / (1 + (s / turn).square()))
-        most = self.ceiling * embedding.mean_variance
-        return b / (1 + b / most)
+        return embedding.taken_for(levels, strength, self.suspicion, self.knee, self.ceiling)
 
 
 def _carried(levels: Levels, of: Spectrum, to: Spectrum) -> Levels:

@@ -1,0 +1,140 @@
+"""RefinedEmbedding: it starts as its filter, learns through the network, and is saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import clcnn
+from clcnn import Feedback, RefinedEmbedding, SpectralEmbedding
+from clcnn.embeddings.base import Lesson
+from clcnn.errors import DataError, FitError, LoadError
+
+SMALL = {"widths": (4, 8, 8), "batch_size": 32, "progress": False}
+
+
+def images(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Smooth pictures of 7 x 6 pixels, in four classes by their brightest corner."""
+    generator = torch.Generator().manual_seed(seed)
+    rough = torch.rand(n, 1, 2, 2, generator=generator)
+    return nn.functional.interpolate(rough, size=(7, 6), mode="bilinear"), rough.flatten(1).argmax(
+        1
+    )
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(336, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    x, y = images(400, 9)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    model.zero_grad()
+    return model.eval()
+
+
+def controlled(embedding: clcnn.Embedding, at: str = "input") -> clcnn.ControlledModule:
+    return clcnn.control(network(), [at], embedding=embedding, solver=Feedback(preset="strong"))
+
+
+@pytest.fixture(scope="module")
+def trained() -> clcnn.ControlledModule:
+    return controlled(RefinedEmbedding(steps=150, lr=0.01, loudest=2.0, **SMALL)).fit(images(400))
+
+
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return (x + 0.3 * torch.randn(x.shape, generator=generator)).clamp(0, 1)
+
+
+def test_untrained_it_is_the_filter(trained: clcnn.ControlledModule) -> None:
+    x, y = images(200)
+    plain = controlled(SpectralEmbedding()).fit((x, y))
+    fresh = controlled(RefinedEmbedding(steps=0, **SMALL)).fit((x, y))
+    other = noisy(images(20, 2)[0])
+    assert torch.equal(plain(other), fresh(other))
+    assert not torch.allclose(trained(other), plain(other))
+
+
+def test_it_learns_to_restore_what_the_network_needs(trained: clcnn.ControlledModule) -> None:
+    model = network()
+    x, y = images(1000, 5)
+    filtered = controlled(SpectralEmbedding()).fit(images(400))
+    with torch.no_grad():
+        refined_loss, filtered_loss = (
+            float(nn.functional.cross_entropy(robust(noisy(x)), y))
+            for robust in (trained, filtered)
+        )
+    assert refined_loss < 0.9 * filtered_loss
+    assert (trained(x).argmax(1) == model(x).argmax(1)).double().mean() > 0.9
+
+
+def test_the_network_is_left_as_it_was_and_random_numbers_too() -> None:
+    before = network().state_dict()
+    state = torch.random.get_rng_state()
+    robust = controlled(RefinedEmbedding(steps=3, **SMALL))
+    torch.random.set_rng_state(state)
+    robust.fit(images(60))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(v, before[k]) for k, v in robust.model.state_dict().items())
+    assert all(p.grad is None for p in robust.model.parameters())
+    again = controlled(RefinedEmbedding(steps=3, **SMALL)).fit(images(60))
+    x = noisy(images(5, 1)[0])
+    assert torch.equal(again(x), robust(x))
+    assert not any(p.requires_grad for p in robust.embeddings.parameters())
+
+
+def test_every_sample_by_itself_and_exact_gradients(trained: clcnn.ControlledModule) -> None:
+    x = noisy(images(6, 4)[0])
+    together = trained(x)
+    alone = torch.cat([trained(one) for one in torch.split(x, 1)])
+    assert torch.allclose(together, alone, atol=1e-5)
+    double = trained.configure(grad="unroll").double()
+    at = x.double()[:2].requires_grad_()
+    assert torch.autograd.gradcheck(double, (at,), atol=1e-4)
+    trained.float()
+
+
+def test_files(trained: clcnn.ControlledModule, tmp_path: Path) -> None:
+    trained.save(tmp_path / "r.safetensors")
+    back = clcnn.load(tmp_path / "r.safetensors", network())
+    x = noisy(images(8, 6)[0])
+    assert torch.equal(back(x), trained(x))
+    embedding = trained.embeddings[0]
+    assert isinstance(embedding, RefinedEmbedding)
+    wrong = RefinedEmbedding(**{**SMALL, "widths": (4, 8, 9)})
+    with pytest.raises(LoadError, match=r"widths=\(4, 8, 9\)"):
+        wrong.restore(embedding.state_dict(), (1, 7, 6))
+
+
+def test_inside_the_network_and_without_labels() -> None:
+    x, _ = images(100)
+    robust = controlled(RefinedEmbedding(steps=4, **SMALL), at="1").fit(x)
+    assert robust(x[:4]).shape == (4, 4)
+    answers = network()(x).argmax(1)
+    labelled = controlled(RefinedEmbedding(steps=4, **SMALL), at="1").fit((x, answers))
+    assert torch.allclose(robust(x[:9]), labelled(x[:9]), atol=1e-5)
+
+
+def test_what_is_asked_wrongly() -> None:
+    with pytest.raises(DataError, match="three widths"):
+        RefinedEmbedding(widths=(4, 8))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="lr=0"):
+        RefinedEmbedding(lr=0)
+    x, y = images(40)
+    with pytest.raises(FitError, match=r"at cut '3': found states of shape \(336,\)"):
+        controlled(RefinedEmbedding(steps=1, **SMALL), at="3").fit((x, y))
+    with pytest.raises(FitError, match="iterated only once"):
+        controlled(RefinedEmbedding(steps=1, **SMALL)).fit(iter([(x, y)]))
+    with pytest.raises(FitError, match="diverged"):
+        controlled(RefinedEmbedding(steps=20, **{**SMALL, "lr": 1e30})).fit((x, y))
+    fitted = RefinedEmbedding(steps=2, **SMALL).fit([x])
+    with pytest.raises(FitError, match="no lessons"):
+        fitted.learn([])
+    with pytest.raises(NotImplementedError, match="takes no lessons"):
+        SpectralEmbedding().learn([Lesson(x, y, network())])
