@@ -126,6 +126,8 @@ def test_what_is_asked_wrongly() -> None:
         RefinedEmbedding(widths=(4, 8))  # type: ignore[arg-type]
     with pytest.raises(DataError, match="lr=0"):
         RefinedEmbedding(lr=0)
+    with pytest.raises(DataError, match=r"strengths=\(4.0, 2.0\)"):
+        RefinedEmbedding(strengths=(4.0, 2.0))
     x, y = images(40)
     with pytest.raises(FitError, match=r"at cut '3': found states of shape \(336,\)"):
         controlled(RefinedEmbedding(steps=1, **SMALL), at="3").fit((x, y))

@@ -17,7 +17,7 @@ from clcnn.embeddings.streams import check_fitted
 from clcnn.errors import DataError, FitError, LoadError
 from clcnn.progress import Progress
 
-_UNTOUCHED = 0.15  # of the samples of a lesson meet no noise at all
+_UNTOUCHED = 0.25  # of the samples of a lesson meet no noise at all
 _SENSITIVE = 0.5  # meet noise along the sensitive directions alone
 _LOUD = 0.08  # meet white noise alone, up to _LOUDEST
 _LOUDEST = 0.35
@@ -25,18 +25,23 @@ _WARM_UP = 0.1  # of the steps
 
 
 class RefinedEmbedding(SpectralEmbedding):
-    """E(x) = w + R(w),  w = x + u(x): a U-Net R corrects what the filter u makes of a state.
+    """E(x) = w + rho R(w),  w = x + u(x): a U-Net R corrects what the filter u makes of a state.
+
+    rho = m / (m + turn mean(lambda)), with the mean perturbation level m = s + g that the filter
+    acts upon: a sample that looks clean is left alone by both.
 
     Everything of `SpectralEmbedding`, and R, trained in ``steps`` steps of ``batch_size`` states
 
-        min_R  E [ Phi(f(w + R(w)), y) + fidelity ||w + R(w) - x||^2 / (d mean(lambda)) ],
+        min_R  E [ Phi(f(w + rho R(w)), y) + fidelity ||w + rho R(w) - x||^2 / (d mean(lambda)) ],
 
     w = x + v + u(x + v), through the frozen classifier f behind the state. Phi is the cross-entropy
     with the label y (without labels, with the answer to the clean state); v is Gaussian with
     variances s + k_i^p g, which follow the network's sensitivity k, with random p, s and g of up to
     ``loudest`` of the clean states' spread; now and then it is white noise alone, now and then
-    nothing. No attack is ever shown to it. u is the pull of `Feedback` with ``strength``. R sees
-    the filtered state alone: shown x as well, it would put back what the filter took out.
+    nothing. No attack is ever shown to it. u is the pull of `Feedback` with a strength and a floor
+    drawn for each sample from the ranges ``strengths`` and ``floors`` (log-uniform), so that one R
+    serves them all. R sees the filtered state alone: shown x as well, it would put back what the
+    filter took out.
 
     R has ``widths`` channels at full, half and quarter size and starts at 0, so that an untrained
     one is a `SpectralEmbedding`. States must be images (c, H, W).
@@ -54,7 +59,9 @@ class RefinedEmbedding(SpectralEmbedding):
         lr: float = 2e-3,
         fidelity: float = 6.0,
         loudest: float = 0.32,
-        strength: float = 128.0,
+        turn: float = 0.05,
+        strengths: tuple[float, float] = (16.0, 128.0),
+        floors: tuple[float, float] = (0.004, 0.064),
         memory: int = 2**31,
         seed: int = 0,
         progress: bool | None = None,
@@ -66,7 +73,9 @@ class RefinedEmbedding(SpectralEmbedding):
         self.lr = lr
         self.fidelity = fidelity
         self.loudest = loudest
-        self.strength = strength
+        self.turn = turn
+        self.strengths = tuple(strengths)
+        self.floors = tuple(floors)
         self.seed = seed
         self.progress = progress
         if len(self.widths) != 3 or min(self.widths) < 1 or steps < 0 or batch_size < 1:
@@ -74,9 +83,13 @@ class RefinedEmbedding(SpectralEmbedding):
                 f"found widths={self.widths}, steps={steps}, batch_size={batch_size}; expected "
                 "three widths of at least 1, steps of at least 0 and batches of at least 1."
             )
-        for name in ("lr", "fidelity", "loudest"):
+        for name in ("lr", "fidelity", "loudest", "turn"):
             if not getattr(self, name) > 0:
                 raise DataError(f"found {name}={getattr(self, name)!r}; expected more than 0.")
+        for name in ("strengths", "floors"):
+            ends = getattr(self, name)
+            if len(ends) != 2 or not 0 < ends[0] <= ends[1]:
+                raise DataError(f"found {name}={ends}; expected a range (low, high) above 0.")
         self.register_module("network", None)
 
     def fit(self, states: Iterable[Tensor]) -> Self:
@@ -124,8 +137,13 @@ class RefinedEmbedding(SpectralEmbedding):
             noisy = noisy.clamp(float(x.min()), float(x.max()))
             z = self.coefficients(noisy)
             levels = self.levels_of(z)
-            u = self.pull(z, levels.white, self.taken_for(levels, self.strength))
-        refined = noisy + self.refine(noisy, u)
+            strength, floor = (
+                _between(ends, x, generator) for ends in (self.strengths, self.floors)
+            )
+            white = torch.maximum(levels.white, floor * self.mean_variance)
+            sensitive = self.taken_for(levels, strength)
+            u = self.pull(z, white, sensitive)
+        refined = noisy + self.refine(noisy, u, white + sensitive)
         apart = (refined - x).square().mean() / self.mean_variance
         return cross_entropy(lesson.answer(refined), lesson.wanted) + self.fidelity * apart
 
@@ -148,12 +166,13 @@ class RefinedEmbedding(SpectralEmbedding):
         normal = torch.randn(B, len(k), generator=generator, dtype=x.dtype).to(x.device)
         return self._back(n.sqrt() * normal)
 
-    def refine(self, x: Tensor, u: Tensor) -> Tensor:
-        """u + R(x + u)."""
+    def refine(self, x: Tensor, u: Tensor, level: Tensor) -> Tensor:
+        """u + rho R(x + u)."""
         assert self.network is not None
         centre, scale = self.mean.mean(), self.mean_variance.sqrt()
+        rho = level / (level + self.turn * self.mean_variance)
         correction: Tensor = self.network((x + u - centre) / scale)
-        return u + scale * correction
+        return u + rho.view(-1, 1, 1, 1) * scale * correction
 
     def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:
         """Take back what `fit` and `learn` learned for states of ``shape``."""
@@ -178,6 +197,13 @@ class RefinedEmbedding(SpectralEmbedding):
         network.to(self.mean).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network = network.eval().requires_grad_(False)
         return network
+
+
+def _between(ends: tuple[float, ...], x: Tensor, generator: torch.Generator) -> Tensor:
+    """A number for each sample, log-uniform in [low, high]."""
+    low, high = ends
+    share = torch.rand(len(x), generator=generator, dtype=x.dtype).to(x.device)
+    return low * (high / low) ** share
 
 
 def _repeated(lessons: Iterable[Lesson], steps: int) -> Iterator[Lesson]:

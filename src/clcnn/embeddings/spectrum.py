@@ -54,14 +54,14 @@ class Spectrum(Embedding):
     def pull(self, z: Tensor, white: Tensor, sensitive: Tensor) -> Tensor:
         """u for perturbation levels (batch,), of the state's shape."""
 
-    def refine(self, x: Tensor, u: Tensor) -> Tensor:
-        """The control in place of the pull ``u`` of x, where a kind knows better."""
+    def refine(self, x: Tensor, u: Tensor, level: Tensor) -> Tensor:
+        """The control in place of the pull ``u`` of x by the level s + g, if a kind knows better."""
         return u
 
     def taken_for(
         self,
         levels: Levels,
-        strength: float,
+        strength: float | Tensor,
         suspicion: float = SUSPICION,
         knee: float = KNEE,
         ceiling: float = CEILING,
@@ -89,4 +89,5 @@ class Spectrum(Embedding):
         """E(x) - x."""
         z = self.coefficients(x)
         levels = self.levels_of(z)
-        return self.refine(x, self.pull(z, levels.white, levels.sensitive))
+        u = self.pull(z, levels.white, levels.sensitive)
+        return self.refine(x, u, levels.white + levels.sensitive)

@@ -105,7 +105,8 @@ class Feedback(FeedbackSolver):
                 levels = embedding.levels_of(z)
                 first = t, levels
             white = torch.maximum(levels.white, floor * embedding.mean_variance)
-            u = embedding.refine(x, embedding.pull(z, white, self.taken_for(levels, embedding)))
+            sensitive = self.taken_for(levels, embedding)
+            u = embedding.refine(x, embedding.pull(z, white, sensitive), white + sensitive)
             return u if self.trust is None else u.clamp(-self.trust, self.trust)
 
         return pi
