@@ -55,7 +55,7 @@ class Spectrum(Embedding):
         """u for perturbation levels (batch,), of the state's shape."""
 
     def refine(self, x: Tensor, u: Tensor, level: Tensor) -> Tensor:
-        """The control in place of the pull ``u`` of x by the level s + g, if a kind knows better."""
+        """The control in place of x's pull ``u`` by the level s + g, if a kind knows better."""
         return u
 
     def taken_for(
