@@ -24,6 +24,7 @@ from clcnn.data import load
 from clcnn.statistics import wilson
 
 STRONG = Feedback(preset="strong")
+FLOORS = ((16, 0.0), (128, 0.0), (128, 0.008), (128, 0.016), (128, 0.032), (128, 0.064))
 STRENGTHS = (0, 4, 8, 16, 32, 64, 128, 256)
 PARTS: Mapping[str, Feedback] = {
     "strong": STRONG,
@@ -58,21 +59,36 @@ def main() -> None:
     parser.add_argument(
         "--adaptive", type=int, default=0, metavar="IMAGES", help="attack that many through it, too"
     )
+    parser.add_argument(
+        "--control",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="instead: one that was fitted before (clcnn harden), at several strengths and floors",
+    )
     parser.add_argument("--root", type=Path, default=None)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     network = clcnn.models.load(asked.network)
     assert network.card is not None
-    fit, _ = some(network.card.data, "train", asked.fit, asked)
     x, y = some(network.card.data, "heldout", asked.n, asked)
-    robust = clcnn.control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
-    robust = robust.fit(fit)
     sets = attacked(network, x, y, asked.seed)
     low, high = wilson(0.5, len(x))
     widest = 50 * (high - low)
     print(f"{asked.network}, {len(x)} held-out images; intervals at most +-{widest:.1f} points")
     print(f"{'':16}" + "".join(f"{name:>8}" for name in sets) + "    cost")
     show("no control", network, sets, y, network)
+    if asked.control:
+        robust = clcnn.load(asked.control, network)
+        for strength, floor in FLOORS:
+            one = robust.configure(solver=Feedback(strength=strength, floor=floor))
+            show(f"{strength}, {floor:g}", one, sets, y, network)
+            if asked.adaptive:
+                through(one, x[: asked.adaptive], y[: asked.adaptive])
+        return
+    fit, _ = some(network.card.data, "train", asked.fit, asked)
+    robust = clcnn.control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
+    robust = robust.fit(fit)
     for strength in STRENGTHS:
         one = robust.configure(solver=Feedback(strength=strength))
         show(f"strength {strength}", one, sets, y, network)

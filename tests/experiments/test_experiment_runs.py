@@ -49,7 +49,7 @@ def test_every_plan_parses_in_both_forms(name: str, tmp_path: Path) -> None:
     for network_name, defence in blueprint(name).pairs():
         made = quick.plan.defences[defence].on(network_name)
         assert made.fit.images <= 1500
-    if name in ("feedback", "strength", "corruptions", "detector"):  # nothing to choose
+    if name in ("feedback", "rivals", "strength", "corruptions", "detector"):  # nothing to choose
         assert ready(blueprint(name), workshop(), tmp_path).plan.name == name
         return
     with pytest.raises(PlanError, match=f"Choose them: clcnn experiment tune --only {name}"):

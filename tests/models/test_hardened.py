@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,13 +14,14 @@ import torch
 import clcnn
 from clcnn import models
 from clcnn.data import HELDOUT_SEED, sample
-from clcnn.errors import LoadError
+from clcnn.errors import DataError, LoadError
 from clcnn.evaluation import PlanError, Store, Workshop
 from clcnn.evaluation.plan import read_plan
 from clcnn.evaluation.runner import run
 from clcnn.models import hardening as room
 from clcnn.models import shelf
 from clcnn.solvers.feedback import PRESETS
+from clcnn.training import harden as making
 
 SHIPPED = [(name, preset) for name, presets in room.names().items() for preset in presets]
 
@@ -76,6 +79,43 @@ def test_unknown_names_and_damaged_files_are_refused(
         models.hardened("resnet20-cifar10", "strong")
 
 
+def test_controls_are_fitted_calibrated_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = sample("cifar10")
+    parts = {
+        "train": tuple(part[:80] for part in shipped.train),
+        "heldout": tuple(part[-60:] for part in shipped.train),
+        "test": tuple(part[:40] for part in shipped.test),
+    }
+    monkeypatch.setattr(
+        making,
+        "load_images",
+        lambda data, split, root: SimpleNamespace(tensors=lambda: parts[split]),
+    )
+    monkeypatch.setattr(making, "_FITTED", 50)
+    monkeypatch.setattr(
+        making, "RefinedEmbedding", partial(clcnn.RefinedEmbedding, steps=2, progress=False)
+    )
+    said: list[str] = []
+    paths = making.harden("resnet20-cifar10", tmp_path, say=said.append)
+    assert [path.stem.removeprefix("resnet20-cifar10-") for path in paths] == list(PRESETS)
+    monkeypatch.setattr(room, "SHELF", tmp_path)
+    images = {"default": 50, "steady": 50, "strong": 80}
+    for preset in PRESETS:
+        _, facts = room.file("resnet20-cifar10", preset)
+        assert (facts.fitted_on, facts.calibrated_on, facts.test_images) == (images[preset], 60, 40)
+        assert f"--preset {preset} " in facts.command
+        robust = models.hardened("resnet20-cifar10", preset)  # type: ignore[arg-type]
+        refined = isinstance(robust.embeddings[0], clcnn.RefinedEmbedding)
+        assert refined == (preset == "strong")
+        right = (robust(parts["test"][0]).argmax(1) == parts["test"][1]).double().mean()
+        assert facts.controlled_accuracy == pytest.approx(100 * float(right))
+    assert sum("fitting on" in sentence for sentence in said) == 2
+    with pytest.raises(DataError, match="'default', 'strong', 'steady'"):
+        making.harden("resnet20-cifar10", tmp_path, presets=["weak"])
+
+
 PLAN = """
 name = "shipped"
 n = 8
@@ -87,7 +127,7 @@ data = "cifar10"
 
 [defences.feedback]
 cuts = ["input"]
-embedding = { kind = "spectral" }
+embedding = { kind = "refined" }
 solver = { kind = "feedback", preset = "strong" }
 fit = { shipped = "strong" }
 

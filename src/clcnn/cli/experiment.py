@@ -33,6 +33,7 @@ class Experiment(StrEnum):
     table4 = "table4"
     literal = "literal"
     feedback = "feedback"
+    rivals = "rivals"
     strength = "strength"
     corruptions = "corruptions"
     detector = "detector"

@@ -163,13 +163,17 @@ def harden(
     out: Annotated[Path, typer.Option(help="The folder for a file and a card a preset.")] = Path(
         "hardened"
     ),
+    preset: Annotated[
+        list[str] | None, typer.Option(help="This one alone; repeat it [default: all].")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Which training images are fitted on.")] = 0,
     root: Root = None,
 ) -> None:
     """Fit, calibrate and measure one-pass control. Example: clcnn harden resnet20-cifar10"""
+    from clcnn.solvers.feedback import PRESETS
     from clcnn.training.harden import harden as write
 
-    for path in write(name, out, root, seed, say=typer.echo):
+    for path in write(name, out, root, seed, preset or tuple(PRESETS), say=typer.echo):
         typer.echo(path)
 
 

@@ -19,7 +19,7 @@ from clcnn.errors import LoadError
 from clcnn.evaluation.centring import BatchCentred
 from clcnn.evaluation.defence import Defence
 from clcnn.evaluation.hashing import DEFENCE_ROOMS, FIT_ROOMS, digest, digest_file, versions
-from clcnn.evaluation.kinds import make_embedding, make_solver
+from clcnn.evaluation.kinds import EMBEDDINGS, make_embedding, make_solver
 from clcnn.evaluation.plan import NONE, Plan
 from clcnn.evaluation.tables import PlanError, shown
 from clcnn.evaluation.workshop import Workshop
@@ -146,8 +146,8 @@ class Defences:
             raise PlanError(
                 f"found cuts = {shown(defence.cuts)} and embedding kind = "
                 f"{defence.embedding.kind!r} beside fit = {{ shipped = {preset!r} }}, which was "
-                f"fitted at {list(robust.cuts)} with other embeddings; expected its own: "
-                'cuts = ["input"] and embedding = { kind = "spectral" }.'
+                f"fitted at {list(robust.cuts)} with other embeddings; expected its own: cuts = "
+                f"{shown(robust.cuts)} and embedding = {{ kind = {_kind(robust)!r} }}."
             )
         return robust
 
@@ -222,6 +222,11 @@ class Defences:
                 f"expected a choice for these. Run `clcnn tune` for {network!r}, or name a file "
                 f'for each network: tuned = {{ {network} = "..." }}.'
             )
+
+
+def _kind(robust: ControlledModule) -> str:
+    """The short name of its first embedding's kind."""
+    return next(name for name, cls in EMBEDDINGS.items() if type(robust.embeddings[0]) is cls)
 
 
 def centre_by_batch(robust: ControlledModule) -> None:

@@ -32,6 +32,7 @@ ORDER = (
     "table4",
     "literal",
     "feedback",
+    "rivals",
     "strength",
     "corruptions",
     "detector",

@@ -41,6 +41,7 @@ EXPERIMENTS = {
     "corruptions": "Common corruptions",
     "demo": "A demonstration",
     "detector": "Telling perturbed images from clean ones",
+    "rivals": "Feedback control and PMP, when the attacker knows of them",
     "strength": "The strength of feedback control",
     "literal": "What the authors' code does otherwise, switch by switch",
     "manifold": "Manifold attack, layer by layer",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,11 +16,16 @@ from clcnn.control import ControlledModule, control
 from clcnn.data.datasets import HELDOUT_SEED
 from clcnn.data.datasets import load as load_images
 from clcnn.data.files import replacing, write_text
+from clcnn.embeddings.refined import RefinedEmbedding
 from clcnn.embeddings.spectral import SpectralEmbedding
+from clcnn.errors import DataError
 from clcnn.models import shelf
 from clcnn.models.hardening import Fitted
 from clcnn.solvers.feedback import PRESETS, Feedback
 from clcnn.training.measure import accuracy
+
+REFINED = ("strong",)
+"""Presets with a network behind the filter."""
 
 _FITTED = 5000
 _ALPHA = 0.05
@@ -32,54 +37,81 @@ def harden(
     out: Path,
     root: str | Path | None = None,
     seed: int = 0,
+    presets: Sequence[str] = tuple(PRESETS),
     say: Callable[[str], None] = lambda sentence: None,
 ) -> list[Path]:
-    """Fit the control of a shipped network on 5,000 training images and write every preset.
+    """Fit the control of a shipped network on training images and write every preset.
 
-    The detector is calibrated on all held-out images, which no training and no fit has seen.
+    "strong" is refined, which learns from all training images; the others are fitted on 5,000 of
+    them. The detector is calibrated on all held-out images, which no training and no fit has seen.
     """
-    network = shelf.load(name)
+    unknown = [preset for preset in presets if preset not in PRESETS]
+    if unknown:
+        raise DataError(
+            f"found preset {unknown[0]!r}; expected some of {', '.join(map(repr, PRESETS))}."
+        )
+    data = shelf.card(name).data
+    x, y = load_images(data, "train", root).tensors()
+    order = torch.from_numpy(np.random.RandomState(seed).permutation(len(x))[:_FITTED])
+    fitted: dict[bool, ControlledModule] = {}
+    written = []
+    for preset in presets:
+        refined = preset in REFINED
+        if refined not in fitted:
+            images = len(x) if refined else len(order)
+            say(f"fitting on {images} training images of {data}")
+            embedding = RefinedEmbedding(seed=seed) if refined else SpectralEmbedding()
+            bare = control(shelf.load(name), ["input"], embedding=embedding, solver=Feedback())
+            fitted[refined] = bare.fit((x, y) if refined else x[order])
+        images = len(x) if refined else len(order)
+        written.append(finish(fitted[refined], name, preset, images, out, root, seed, say))
+    return written
+
+
+def finish(
+    fitted: ControlledModule,
+    name: str,
+    preset: str,
+    images: int,
+    out: Path,
+    root: str | Path | None,
+    seed: int,
+    say: Callable[[str], None],
+) -> Path:
+    """Calibrate and measure a control that was fitted on so many ``images``, and write it."""
     facts = shelf.card(name)
-    x = load_images(facts.data, "train", root).tensors()[0]
-    order = np.random.RandomState(seed).permutation(len(x))[:_FITTED]
-    say(f"fitting on {len(order)} training images of {facts.data}")
-    fitted = control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
-    fitted.fit(x[torch.from_numpy(order)])
     clean = load_images(facts.data, "heldout", root).tensors()[0]
     test, labels = load_images(facts.data, "test", root).tensors()
+    robust = fitted.configure(solver=Feedback(preset=preset))  # type: ignore[arg-type]
+    robust.calibrate(torch.split(clean, _BATCH), alpha=_ALPHA)
     out.mkdir(parents=True, exist_ok=True)
-    written = []
-    for preset in PRESETS:
-        robust = fitted.configure(solver=Feedback(preset=preset))  # type: ignore[arg-type]
-        robust.calibrate(torch.split(clean, _BATCH), alpha=_ALPHA)
-        path = out / f"{name}-{preset}.safetensors"
-        with replacing(path) as partial:
-            robust.save(partial)
-            content = hashlib.sha256(partial.read_bytes()).hexdigest()
-        right, flagged = accuracy(robust, test, labels), _flagged(robust, test)
-        card = Fitted(
-            network=name,
-            preset=preset,
-            command=f"clcnn harden {name} --seed {seed}",
-            seed=seed,
-            fitted_on=len(order),
-            calibrated_on=len(clean),
-            alpha=_ALPHA,
-            heldout_seed=HELDOUT_SEED,
-            weights_sha256=facts.sha256,
-            sha256=content,
-            test_images=len(labels),
-            plain_accuracy=facts.test_accuracy,
-            controlled_accuracy=right,
-            false_alarms=flagged,
-        )
-        write_text(path.with_suffix(".json"), json.dumps(asdict(card), indent=2) + "\n")
-        say(
-            f"{preset}: {right:.2f} % of {len(labels)} test images right (plain "
-            f"{facts.test_accuracy:.2f} %), {flagged:.2f} % flagged"
-        )
-        written.append(path)
-    return written
+    path = out / f"{name}-{preset}.safetensors"
+    with replacing(path) as partial:
+        robust.save(partial)
+        content = hashlib.sha256(partial.read_bytes()).hexdigest()
+    right, flagged = accuracy(robust, test, labels), _flagged(robust, test)
+    card = Fitted(
+        network=name,
+        preset=preset,
+        command=f"clcnn harden {name} --preset {preset} --seed {seed}",
+        seed=seed,
+        fitted_on=images,
+        calibrated_on=len(clean),
+        alpha=_ALPHA,
+        heldout_seed=HELDOUT_SEED,
+        weights_sha256=facts.sha256,
+        sha256=content,
+        test_images=len(labels),
+        plain_accuracy=facts.test_accuracy,
+        controlled_accuracy=right,
+        false_alarms=flagged,
+    )
+    write_text(path.with_suffix(".json"), json.dumps(asdict(card), indent=2) + "\n")
+    say(
+        f"{preset}: {right:.2f} % of {len(labels)} test images right (plain "
+        f"{facts.test_accuracy:.2f} %), {flagged:.2f} % flagged"
+    )
+    return path
 
 
 def _flagged(robust: ControlledModule, x: Tensor) -> float:
