@@ -24,7 +24,17 @@ from clcnn.data import load
 from clcnn.statistics import wilson
 
 STRONG = Feedback(preset="strong")
-FLOORS = ((16, 0.0), (128, 0.0), (128, 0.008), (128, 0.016), (128, 0.032), (128, 0.064))
+FLOORS = (
+    (16, 0.0),
+    (128, 0.0),
+    (128, 0.008),
+    (128, 0.016),
+    (128, 0.032),
+    (128, 0.064),
+    (128, 0.096),
+    (512, 0.032),
+    (512, 0.064),
+)
 STRENGTHS = (0, 4, 8, 16, 32, 64, 128, 256)
 PARTS: Mapping[str, Feedback] = {
     "strong": STRONG,
@@ -32,7 +42,7 @@ PARTS: Mapping[str, Feedback] = {
     "no knee": Feedback(preset="strong", knee=1e6),
     "no ceiling": Feedback(preset="strong", ceiling=1e6),
     "trust 0.03": Feedback(preset="strong", trust=0.03),
-    "steady": Feedback(preset="steady"),
+    "floor 0.016": Feedback(floor=0.016),
     "floor 0.008": Feedback(floor=0.008),
     "floor 0.032": Feedback(floor=0.032),
     "strong, floor": Feedback(preset="strong", floor=0.016),

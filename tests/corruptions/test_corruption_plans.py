@@ -164,10 +164,10 @@ def test_the_experiment_ends_in_its_means(tmp_path: Path, monkeypatch: pytest.Mo
     small.shrink(monkeypatch)
     with torch.random.fork_rng(devices=[]), Store(tmp_path / "r.sqlite") as opened:
         made = run_experiment("corruptions", opened, Request(quick=True), workshop=small.workshop())
-    defences = ["none", "feedback", "feedback-strong", "feedback-steady"]
+    defences = ["none", "feedback", "feedback-strong", "filter", "filter-strong"]
     differences = [f"{name}-none" for name in defences[1:]]
-    assert len(made.rows) == 4 * (1 + 15 * 2) + 7
-    assert [row["defence"] for row in made.rows[-7:]] == defences + differences
+    assert len(made.rows) == 5 * (1 + 15 * 2) + 9
+    assert [row["defence"] for row in made.rows[-9:]] == defences + differences
     plain = [float(r["accuracy"]) for r in made.rows if r["defence"] == "none" and r["eps"] > "0"]
     assert len(plain) == 30
-    assert float(made.rows[-7]["accuracy"]) == pytest.approx(statistics.fmean(plain), abs=0.01)
+    assert float(made.rows[-9]["accuracy"]) == pytest.approx(statistics.fmean(plain), abs=0.01)

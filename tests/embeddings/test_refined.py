@@ -54,11 +54,20 @@ def noisy(x: torch.Tensor) -> torch.Tensor:
 
 def test_untrained_it_is_the_filter(trained: clcnn.ControlledModule) -> None:
     x, y = images(200)
-    plain = controlled(SpectralEmbedding()).fit((x, y))
-    fresh = controlled(RefinedEmbedding(steps=0, **SMALL)).fit((x, y))
+    solver = Feedback(strength=128, floor=0.01)
+    plain = controlled(SpectralEmbedding()).fit((x, y)).configure(solver=solver)
+    fresh = controlled(RefinedEmbedding(steps=0, **SMALL)).fit((x, y)).configure(solver=solver)
     other = noisy(images(20, 2)[0])
     assert torch.equal(plain(other), fresh(other))
     assert not torch.allclose(trained(other), plain(other))
+
+
+def test_presets_are_its_own(trained: clcnn.ControlledModule) -> None:
+    x = noisy(images(9, 7)[0])
+    for preset, (strength, floor) in {"default": (128, 0.032), "strong": (128, 0.064)}.items():
+        named, said = Feedback(preset=preset), Feedback(strength=strength, floor=floor)
+        a, b = (trained.configure(solver=solver)(x) for solver in (named, said))
+        assert torch.equal(a, b)
 
 
 def test_it_learns_to_restore_what_the_network_needs(trained: clcnn.ControlledModule) -> None:

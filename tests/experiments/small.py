@@ -61,6 +61,8 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
         values.pop("quick", None)
         for defence in values.get("defences", {}).values():
             defence.pop("fit", None)  # what is shipped is for larger images
+            if defence.get("embedding", {}).get("kind") == "refined":
+                defence["embedding"].update(steps=2, widths=[4, 4, 4], progress=False)
         if name == "adaptive":
             values["attacks"]["unrolled"]["steps"] = 2
             values["attacks"]["stealth"]["steps"] = 2

@@ -173,7 +173,7 @@ def harden(
     from clcnn.solvers.feedback import PRESETS
     from clcnn.training.harden import harden as write
 
-    for path in write(name, out, root, seed, preset or tuple(PRESETS), say=typer.echo):
+    for path in write(name, out, root, seed, preset or PRESETS, say=typer.echo):
         typer.echo(path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from clcnn.embeddings.architectures import UNet, is_image, seeded
 from clcnn.embeddings.base import Lesson
 from clcnn.embeddings.spectral import SpectralEmbedding
+from clcnn.embeddings.spectrum import Preset
 from clcnn.embeddings.streams import check_fitted
 from clcnn.errors import DataError, FitError, LoadError
 from clcnn.progress import Progress
@@ -49,6 +50,10 @@ class RefinedEmbedding(SpectralEmbedding):
     Learned, beside the spectrum: ``network``, R's weights.
     """
 
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "default": Preset(128.0, 0.032),
+        "strong": Preset(128.0, 0.064),
+    }
     network: UNet | None
 
     def __init__(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,12 +29,26 @@ class Levels:
     sensitive: Tensor
 
 
+@dataclass(frozen=True)
+class Preset:
+    """A strength and a floor that go together, chosen on held-out images (docs/feedback.md)."""
+
+    strength: float
+    floor: float
+
+
 class Spectrum(Embedding):
     """E(x) = x - (n / (lambda + n))(x - mean), direction by direction, n by the sample's levels.
 
     A kind says what of a state it looks at (`coefficients`), how strongly that departs from clean
     states (`levels_of`), and the control for given levels (`pull`).
     """
+
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "default": Preset(16.0, 0.0),
+        "strong": Preset(128.0, 0.0),
+    }
+    """What `Feedback` takes by a name, with this kind."""
 
     clean_level: Tensor
     """(), the 95 % quantile of the white level over clean states."""

@@ -64,8 +64,8 @@ def hardened(
 ) -> ControlledModule:
     """The trained network called ``name`` under `Feedback` control, with a calibrated detector.
 
-    preset: "default" costs least on clean images, "strong" does most against perturbations that
-        show, "steady" against those too small to show (docs/feedback.md has the figures).
+    preset: "default" costs at most a point of clean accuracy, "strong" does most against
+        perturbations (docs/feedback.md has the figures).
     grad: what a backward pass gives, as in `clcnn.control`.
     """
     file(name, preset)  # what is not there is said before any weights are read

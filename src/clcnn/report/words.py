@@ -16,7 +16,8 @@ DEFENCES = {
     "pmp": "CLC-NN, auto",
     "feedback": "feedback",
     "feedback-strong": "feedback, strong",
-    "feedback-steady": "feedback, steady",
+    "filter": "filter alone",
+    "filter-strong": "filter alone, strong",
     "layerwise": "layer-wise",
     "linear-reactive": "CLC-NN − reactive",
 }

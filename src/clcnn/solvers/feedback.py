@@ -8,26 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clcnn.embeddings.spectrum import CEILING, KNEE, SUSPICION, Levels, Spectrum
+from clcnn.embeddings.spectrum import CEILING, KNEE, SUSPICION, Levels, Preset, Spectrum
 from clcnn.errors import SolveError
 from clcnn.solvers.base import FeedbackSolver
 from clcnn.solvers.problem import Policy, Problem
 
-
-@dataclass(frozen=True)
-class Preset:
-    """Settings that go together, chosen on held-out images (docs/feedback.md)."""
-
-    strength: float
-    floor: float
-
-
-PRESETS = {
-    "default": Preset(16.0, 0.0),
-    "strong": Preset(128.0, 0.0),
-    "steady": Preset(16.0, 0.016),
-}
-PresetName = Literal["default", "strong", "steady"]
+PRESETS = ("default", "strong")
+PresetName = Literal["default", "strong"]
 
 
 @dataclass(frozen=True)
@@ -57,9 +44,9 @@ class Feedback(FeedbackSolver):
     = s_0 / mean(lambda_0) and g alike: what was controlled at one cut no longer shows at the next.
 
     ``strength`` is the knob: 0 trusts the sample's own levels' white part alone, more costs clean
-    accuracy and buys robustness. Strength and floor, left out, are the ``preset``'s: "default" for
-    the least loss of clean accuracy, "strong" against perturbations that show, "steady", with a
-    floor, against those too small to show.
+    accuracy and buys robustness. Strength and floor, left out, are the ``preset``'s, as the kind of
+    embedding has it (`Spectrum.presets`): "default" loses at most a point of clean accuracy, of the
+    network they were chosen for; "strong" does most against perturbations.
     """
 
     strength: float | None = None
@@ -92,7 +79,6 @@ class Feedback(FeedbackSolver):
             for t, E in enumerate(problem.objective.embeddings)
         ]
 
-        floor = PRESETS[self.preset].floor if self.floor is None else self.floor
         first: tuple[int, Levels] | None = None
 
         def pi(t: int, x: Tensor) -> Tensor:
@@ -104,6 +90,7 @@ class Feedback(FeedbackSolver):
             else:
                 levels = embedding.levels_of(z)
                 first = t, levels
+            floor = self.taken(embedding).floor
             white = torch.maximum(levels.white, floor * embedding.mean_variance)
             sensitive = self.taken_for(levels, embedding)
             u = embedding.refine(x, embedding.pull(z, white, sensitive), white + sensitive)
@@ -111,9 +98,17 @@ class Feedback(FeedbackSolver):
 
         return pi
 
+    def taken(self, embedding: Spectrum) -> Preset:
+        """Strength and floor: those given, else the preset's of this kind of embedding."""
+        preset = embedding.presets[self.preset]
+        return Preset(
+            preset.strength if self.strength is None else self.strength,
+            preset.floor if self.floor is None else self.floor,
+        )
+
     def taken_for(self, levels: Levels, embedding: Spectrum) -> Tensor:
         """G(s, g), the sensitive level that is acted upon: (batch,)."""
-        strength = PRESETS[self.preset].strength if self.strength is None else self.strength
+        strength = self.taken(embedding).strength
         return embedding.taken_for(levels, strength, self.suspicion, self.knee, self.ceiling)
 
 

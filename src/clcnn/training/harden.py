@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,17 +16,12 @@ from clcnn.data.datasets import HELDOUT_SEED
 from clcnn.data.datasets import load as load_images
 from clcnn.data.files import replacing, write_text
 from clcnn.embeddings.refined import RefinedEmbedding
-from clcnn.embeddings.spectral import SpectralEmbedding
 from clcnn.errors import DataError
 from clcnn.models import shelf
 from clcnn.models.hardening import Fitted
 from clcnn.solvers.feedback import PRESETS, Feedback
 from clcnn.training.measure import accuracy
 
-REFINED = ("strong",)
-"""Presets with a network behind the filter."""
-
-_FITTED = 5000
 _ALPHA = 0.05
 _BATCH = 250
 
@@ -37,13 +31,12 @@ def harden(
     out: Path,
     root: str | Path | None = None,
     seed: int = 0,
-    presets: Sequence[str] = tuple(PRESETS),
+    presets: Sequence[str] = PRESETS,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> list[Path]:
-    """Fit the control of a shipped network on training images and write every preset.
+    """Fit the control of a shipped network on its training images and write every preset.
 
-    "strong" is refined, which learns from all training images; the others are fitted on 5,000 of
-    them. The detector is calibrated on all held-out images, which no training and no fit has seen.
+    The detector is calibrated on all held-out images, which no training and no fit has seen.
     """
     unknown = [preset for preset in presets if preset not in PRESETS]
     if unknown:
@@ -52,20 +45,11 @@ def harden(
         )
     data = shelf.card(name).data
     x, y = load_images(data, "train", root).tensors()
-    order = torch.from_numpy(np.random.RandomState(seed).permutation(len(x))[:_FITTED])
-    fitted: dict[bool, ControlledModule] = {}
-    written = []
-    for preset in presets:
-        refined = preset in REFINED
-        if refined not in fitted:
-            images = len(x) if refined else len(order)
-            say(f"fitting on {images} training images of {data}")
-            embedding = RefinedEmbedding(seed=seed) if refined else SpectralEmbedding()
-            bare = control(shelf.load(name), ["input"], embedding=embedding, solver=Feedback())
-            fitted[refined] = bare.fit((x, y) if refined else x[order])
-        images = len(x) if refined else len(order)
-        written.append(finish(fitted[refined], name, preset, images, out, root, seed, say))
-    return written
+    say(f"fitting on {len(x)} training images of {data}")
+    embedding = RefinedEmbedding(seed=seed)
+    fitted = control(shelf.load(name), ["input"], embedding=embedding, solver=Feedback())
+    fitted.fit((x, y))
+    return [finish(fitted, name, preset, len(x), out, root, seed, say) for preset in presets]
 
 
 def finish(
@@ -93,7 +77,7 @@ def finish(
     card = Fitted(
         network=name,
         preset=preset,
-        command=f"clcnn harden {name} --preset {preset} --seed {seed}",
+        command=f"clcnn harden {name} --seed {seed}",
         seed=seed,
         fitted_on=images,
         calibrated_on=len(clean),
