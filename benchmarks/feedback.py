@@ -76,13 +76,14 @@ def main() -> None:
         metavar="FILE",
         help="instead: one that was fitted before (clcnn harden), at several strengths and floors",
     )
+    parser.add_argument("--clean", action="store_true", help="no attacks, only clean images")
     parser.add_argument("--root", type=Path, default=None)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     network = clcnn.models.load(asked.network)
     assert network.card is not None
     x, y = some(network.card.data, "heldout", asked.n, asked)
-    sets = attacked(network, x, y, asked.seed)
+    sets = {"clean": x} if asked.clean else attacked(network, x, y, asked.seed)
     low, high = wilson(0.5, len(x))
     widest = 50 * (high - low)
     print(f"{asked.network}, {len(x)} held-out images; intervals at most +-{widest:.1f} points")

@@ -51,7 +51,7 @@ class RefinedEmbedding(SpectralEmbedding):
     """
 
     presets: ClassVar[Mapping[str, Preset]] = {
-        "default": Preset(128.0, 0.032),
+        "default": Preset(128.0, 0.008),
         "strong": Preset(128.0, 0.064),
     }
     network: UNet | None
