@@ -29,7 +29,7 @@ from clcnn.solvers.loop import IterativeSolver
 from clcnn.solvers.per_cut import combine
 from clcnn.solvers.pmp import PMP
 from clcnn.solvers.problem import no_autocast
-from clcnn.states import Batches, Loader, collect
+from clcnn.states import Batches, Loader, RightOnly, collect
 from clcnn.types import Solution
 
 Weights = Literal["sum", "mean"] | float | Sequence[float] | Mapping[str, float]
@@ -157,8 +157,9 @@ class ControlledModule(nn.Module):
             alone = isinstance(self.embedding, Mapping)
             prototypes = self._prototypes(dynamics.cuts)
             fitted = fit_embeddings(dynamics.cuts, prototypes, states, each_its_own=alone)
-            hear_gradients(dynamics, batches, fitted, states, device)
-            teach(dynamics, batches, fitted, device)
+            told = RightOnly(dynamics, batches, device) if correct_only else batches
+            hear_gradients(dynamics, told, fitted, states, device)
+            teach(dynamics, told, fitted, device)
             self.adopt(dynamics, fitted, shapes, torch.empty_like(example[:0]))
         return self
 

@@ -116,7 +116,7 @@ def hear_gradients(
 
 
 def teach(
-    dynamics: Dynamics, batches: Batches, fitted: Sequence[Embedding], device: torch.device | None
+    dynamics: Dynamics, batches: Batches, fitted: list[Embedding], device: torch.device | None
 ) -> None:
     """Let embeddings that ask for it learn through the network behind their cut.
 
@@ -132,9 +132,11 @@ def teach(
                 "DataLoader, a list of batches, tensors)."
             )
         try:
-            embedding.learn(_Lessons(dynamics, batches, t, embedding.lesson_size, device))
-        except FitError as error:
-            raise FitError(f"at cut {dynamics.cuts[t]!r}: {error}") from error
+            fitted[t] = embedding.learn(
+                _Lessons(dynamics, batches, t, embedding.lesson_size, device)
+            )
+        except (FitError, DataError) as error:
+            raise type(error)(f"at cut {dynamics.cuts[t]!r}: {error}") from error
 
 
 class _Lessons:
@@ -146,11 +148,14 @@ class _Lessons:
         self.dynamics, self.batches, self.t, self.size = dynamics, batches, t, size
         self.device = device
         self.generator = torch.Generator().manual_seed(0)
+        self.classes: int | None = None
 
     def __iter__(self) -> Iterator[Lesson]:
         for x, y in self.batches:
+            if y is not None:
+                _check_labels(x, y)
             for places in torch.split(torch.randperm(len(x), generator=self.generator), self.size):
-                yield self._lesson(x[places], None if y is None else y[places])
+                yield self._lesson(x[places], None if y is None else y[places.to(y.device)])
 
     def _lesson(self, x: Tensor, y: Tensor | None) -> Lesson:
         x = x if self.device is None else x.to(self.device)
@@ -164,11 +169,34 @@ class _Lessons:
         def answer(state: Tensor) -> Tensor:
             return self.dynamics.rollout(x, lambda t, own: state if t == self.t else own)
 
-        if y is not None and self.dynamics.cuts[self.t] == INPUT:
-            return Lesson(x, y.to(x.device), answer)
+        if y is not None:
+            y = self._whole(x, y)
+            if self.dynamics.cuts[self.t] == INPUT:
+                return Lesson(x, y, answer)
         with torch.no_grad():
             logits = self.dynamics.rollout(x, look)
-        return Lesson(states[0], logits.argmax(1) if y is None else y.to(logits.device), answer)
+        return Lesson(states[0], logits.argmax(1) if y is None else y, answer)
+
+    def _whole(self, x: Tensor, y: Tensor) -> Tensor:
+        """The labels as classes of the network."""
+        if self.classes is None:
+            with torch.no_grad():
+                self.classes = self.dynamics.rollout(x[:1], lambda t, state: state).shape[1]
+        if not (0 <= int(y.min()) and int(y.max()) < self.classes):
+            raise DataError(
+                f"found labels from {int(y.min())} to {int(y.max())}; expected 0 to "
+                f"{self.classes - 1}, as the network has {self.classes} classes."
+            )
+        return y.to(x.device, torch.long)
+
+
+def _check_labels(x: Tensor, y: Tensor) -> None:
+    if y.shape != x.shape[:1] or y.is_floating_point() or y.dtype == torch.bool:
+        raise DataError(
+            f"found labels of {y.dtype} and shape {tuple(y.shape)} for inputs of shape "
+            f"{tuple(x.shape)}; expected one whole number for each. Leave the labels out to learn "
+            "from the network's own answers."
+        )
 
 
 def _gradients(dynamics: Dynamics, x: Tensor) -> tuple[Tensor, ...]:

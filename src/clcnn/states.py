@@ -107,6 +107,23 @@ def _is_right(logits: Tensor, y: Tensor) -> Tensor:
     return logits.argmax(1) == y.to(logits.device)
 
 
+class RightOnly(Batches):
+    """The batches without the samples that the network gets wrong."""
+
+    def __init__(self, dynamics: Dynamics, batches: Batches, device: torch.device | None) -> None:
+        super().__init__(batches.loader)
+        self.one_shot = batches.one_shot
+        self.dynamics, self.device = dynamics, device
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        for x, y in super().__iter__():
+            at = x if self.device is None else x.to(self.device)
+            with torch.no_grad():
+                logits = self.dynamics.rollout(at, lambda t, state: state)
+            if y is not None and (right := _is_right(logits, y).to(x.device)).any():
+                yield x[right], y[right.to(y.device)]
+
+
 def _split(batch: object, number: int) -> tuple[Tensor, Tensor | None]:
     x, y = batch, None
     if isinstance(batch, (tuple, list)) and batch:

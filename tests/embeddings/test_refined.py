@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,31 @@ def test_inside_the_network_and_without_labels() -> None:
     assert torch.allclose(robust(x[:9]), labelled(x[:9]), atol=1e-5)
 
 
+class Listener(SpectralEmbedding):
+    """Counts what it is told; learns to be another embedding."""
+
+    lesson_size = 16
+
+    def hear(self, gradients: Iterable[torch.Tensor], states: Iterable[torch.Tensor]) -> Listener:
+        gradients = list(gradients)
+        self.heard = sum(map(len, gradients))
+        return super().hear(gradients, states)
+
+    def learn(self, lessons: Iterable[Lesson]) -> clcnn.Embedding:
+        other = SpectralEmbedding().restore(self.state_dict(), self.shape_ or ())
+        other.heard, other.taught = self.heard, sum(len(lesson.state) for lesson in lessons)
+        return other
+
+
+def test_what_correct_only_leaves_out_is_neither_heard_nor_taught() -> None:
+    x, y = images(60)
+    wrong = torch.where(torch.arange(60) < 44, (y + 1) % 4, y)
+    robust = controlled(Listener()).fit((x, wrong), correct_only=True)
+    (embedding,) = robust.embeddings
+    assert type(embedding) is SpectralEmbedding
+    assert embedding.heard == embedding.taught == int((network()(x).argmax(1) == wrong).sum()) < 60
+
+
 def test_what_is_asked_wrongly() -> None:
     with pytest.raises(DataError, match="three widths"):
         RefinedEmbedding(widths=(4, 8))  # type: ignore[arg-type]
@@ -144,6 +170,19 @@ def test_what_is_asked_wrongly() -> None:
         controlled(RefinedEmbedding(steps=1, **SMALL)).fit(iter([(x, y)]))
     with pytest.raises(FitError, match="diverged"):
         controlled(RefinedEmbedding(steps=20, **{**SMALL, "lr": 1e30})).fit((x, y))
+    for labels, found in (
+        (y.float(), "torch.float32"),
+        (y[:, None], r"\(40, 1\)"),
+        (y + 2, "labels from"),
+        (torch.full_like(y, -100), "labels from -100 to -100"),
+    ):
+        with pytest.raises(DataError, match=f"at cut 'input': found .*{found}"):
+            controlled(RefinedEmbedding(steps=2, **SMALL)).fit((x, labels))
+    controlled(RefinedEmbedding(steps=1, **SMALL)).fit((x, y.int()))
+    with pytest.raises(DataError, match="lr=inf"):
+        RefinedEmbedding(lr=float("inf"))
+    with pytest.raises(DataError, match="float16"):
+        controlled(RefinedEmbedding(steps=1, **SMALL)).fit((x, y)).half()(x.half())
     fitted = RefinedEmbedding(steps=2, **SMALL).fit([x])
     with pytest.raises(FitError, match="no lessons"):
         fitted.learn([])

@@ -36,6 +36,8 @@ def test_a_shipped_control_is_what_its_card_says(name: str, preset: str) -> None
     path, facts = room.file(name, preset)
     robust = models.hardened(name, preset)
     assert robust.solver == clcnn.Feedback(preset=preset)
+    taken = robust.solver.taken(robust.embeddings[0])
+    assert (taken.strength, taken.floor) == (facts.strength, facts.floor)
     assert robust.is_fitted
     assert (robust.alpha, facts.heldout_seed) == (facts.alpha, HELDOUT_SEED)
     assert len(robust.clean_scores) == facts.calibrated_on == 5000
@@ -107,6 +109,9 @@ def test_controls_are_fitted_calibrated_and_written(
         right = (robust(parts["test"][0]).argmax(1) == parts["test"][1]).double().mean()
         assert facts.controlled_accuracy == pytest.approx(100 * float(right))
     assert sum("fitting on" in sentence for sentence in said) == 1
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="no folder"):
+        making.harden("resnet20-cifar10", tmp_path / "file")
     with pytest.raises(DataError, match="'default', 'strong'"):
         making.harden("resnet20-cifar10", tmp_path, presets=["weak"])
 

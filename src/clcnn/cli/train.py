@@ -164,9 +164,10 @@ def harden(
         "hardened"
     ),
     preset: Annotated[
-        list[str] | None, typer.Option(help="This one alone; repeat it [default: all].")
+        list[str] | None,
+        typer.Option(help="default or strong alone; repeat it [default: both]."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which training images are fitted on.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the network behind the filter.")] = 0,
     root: Root = None,
 ) -> None:
     """Fit, calibrate and measure one-pass control. Example: clcnn harden resnet20-cifar10"""

@@ -2,7 +2,7 @@
 
 from clcnn.embeddings.auto import AutoEmbedding
 from clcnn.embeddings.autoencoder import AutoencoderEmbedding
-from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.base import Embedding, Lesson
 from clcnn.embeddings.frequency import FrequencyEmbedding
 from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.embeddings.orthogonal import OrthogonalEmbedding
@@ -18,6 +18,7 @@ __all__ = [
     "AutoencoderEmbedding",
     "Embedding",
     "FrequencyEmbedding",
+    "Lesson",
     "LinearEmbedding",
     "OrthogonalEmbedding",
     "PatchEmbedding",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import isfinite
+from math import inf, isfinite
 from typing import ClassVar, Self
 
 import torch
@@ -29,7 +29,8 @@ class RefinedEmbedding(SpectralEmbedding):
     """E(x) = w + rho R(w),  w = x + u(x): a U-Net R corrects what the filter u makes of a state.
 
     rho = m / (m + turn mean(lambda)), with the mean perturbation level m = s + g that the filter
-    acts upon: a sample that looks clean is left alone by both.
+    acts upon: a sample that looks clean is left alone by both, but for `Feedback`'s floor, which
+    counts in m, too. R is bounded by no ceiling; `Feedback`'s ``trust`` bounds the whole control.
 
     Everything of `SpectralEmbedding`, and R, trained in ``steps`` steps of ``batch_size`` states
 
@@ -83,17 +84,23 @@ class RefinedEmbedding(SpectralEmbedding):
         self.floors = tuple(floors)
         self.seed = seed
         self.progress = progress
-        if len(self.widths) != 3 or min(self.widths) < 1 or steps < 0 or batch_size < 1:
+        counts = (*self.widths, steps, batch_size)
+        if (
+            len(self.widths) != 3
+            or min(*self.widths, batch_size) < 1
+            or steps < 0
+            or not all(isinstance(count, int) for count in counts)
+        ):
             raise DataError(
                 f"found widths={self.widths}, steps={steps}, batch_size={batch_size}; expected "
-                "three widths of at least 1, steps of at least 0 and batches of at least 1."
+                "whole numbers: three widths of at least 1, steps of 0 or more, batches of 1 or more."
             )
         for name in ("lr", "fidelity", "loudest", "turn"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < inf:
                 raise DataError(f"found {name}={getattr(self, name)!r}; expected more than 0.")
         for name in ("strengths", "floors"):
             ends = getattr(self, name)
-            if len(ends) != 2 or not 0 < ends[0] <= ends[1]:
+            if len(ends) != 2 or not 0 < ends[0] <= ends[1] < inf:
                 raise DataError(f"found {name}={ends}; expected a range (low, high) above 0.")
         self.register_module("network", None)
 
@@ -128,7 +135,12 @@ class RefinedEmbedding(SpectralEmbedding):
                 if not isfinite(value := float(loss.detach())):
                     raise FitError(
                         f"training the refiner diverged at step {step + 1} of {self.steps}: the "
-                        f"loss is {value}. Lower lr={self.lr:g}."
+                        f"loss is {value}, expected a finite one. "
+                        + (
+                            f"Lower lr={self.lr:g}."
+                            if step
+                            else "Look at the network's answers to these data, and at the labels."
+                        )
                     )
                 bar.update(step + 1, f"loss {value:.3g}")
         network.eval().requires_grad_(False)

@@ -14,7 +14,7 @@ from clcnn.embeddings.orthogonal import fix_signs
 from clcnn.embeddings.separable import along, chunks, first_pass
 from clcnn.embeddings.spectrum import QUANTILE, Levels, Spectrum
 from clcnn.embeddings.streams import check_fitted, check_state
-from clcnn.errors import FitError
+from clcnn.errors import DataError, FitError
 
 _ROUNDS = 6  # of Fisher scoring: enough for levels up to the clean variances
 _OUTLIER = 9.0  # a squared coefficient counts for no more than ten times its expected value
@@ -102,6 +102,12 @@ class SpectralEmbedding(Spectrum):
     def coefficients(self, x: Tensor) -> Tensor:
         """z = U'(x - mean), shape (batch, d)."""
         check_fitted(self, self.shape_)
+        if x.dtype == torch.float16:
+            raise DataError(
+                "found float16 states; expected float32, float64 or bfloat16: the inverse squares of "
+                "small variances, by which levels are found, are beyond float16. Convert the "
+                "network and its inputs."
+            )
         check_state(x, self.shape_, self.mean.dtype)
         return self._transform(x.flatten(1) - self.mean)
 

@@ -24,8 +24,10 @@ class Fitted:
 
     network: str
     preset: str
+    strength: float  # the preset's, when this was written
+    floor: float
     command: str  # that makes it again
-    seed: int  # of the training images fitted on
+    seed: int  # of the network behind the filter
     fitted_on: int
     calibrated_on: int  # held-out images, of which alpha may be flagged
     alpha: float

@@ -24,8 +24,8 @@ class Feedback(FeedbackSolver):
     In the basis of a `SpectralEmbedding` (or with one lambda for all that an embedding leaves
     over, `TailEmbedding`): z_i are the state's coefficients, lambda_i their clean
     variances, and n_i = s + k_i G the perturbation's, by the levels s and g that the embedding
-    estimates from this very sample. A clean sample shows none and is left alone; a perturbed one
-    is pulled towards the clean spectrum, most where the network is sensitive (k_i).
+    estimates from this very sample. A clean sample shows none and, without a floor, is left alone;
+    a perturbed one is pulled towards the clean spectrum, most where the network is sensitive (k_i).
 
     A perturbation that was searched for does more harm than noise of its size. So the sensitive
     level is taken ``strength`` times larger than it looks,
@@ -36,14 +36,18 @@ class Feedback(FeedbackSolver):
     where a white level of about the clean ones' counts as a sign of more, and a much larger one,
     which is honest noise, does not. ``ceiling`` bounds the authority: however large the levels
     that an attacker feigns, the pull along a direction is less than
-    (s + k_i c) / (lambda_i + s + k_i c), c = ceiling mean(lambda). ``trust`` bounds every |u_i| in
-    the state's own coordinates. ``floor`` (a share of mean(lambda), too) is a white level that is
-    assumed in every sample, n_i = max(s, floor mean(lambda)) + k_i G: an attacker who keeps out of
-    sight meets it all the same. With several cuts the levels are found at each of them; with
-    ``carry`` they are found at the first one alone and taken on in proportion, s_t / mean(lambda_t)
-    = s_0 / mean(lambda_0) and g alike: what was controlled at one cut no longer shows at the next.
+    (s + k_i c) / (lambda_i + s + k_i c), c = ceiling mean(lambda); what a `RefinedEmbedding` adds
+    is not in that bound. ``trust`` bounds every |u_i| in the state's own coordinates, whatever it
+    comes from.
 
-    ``strength`` is the knob: 0 trusts the sample's own levels' white part alone, more costs clean
+    ``floor`` (a share of mean(lambda), too) is a white level that is assumed in every sample,
+    n_i = max(s, floor mean(lambda)) + k_i G: an attacker who keeps out of sight meets it all the
+    same. With several cuts the levels are found at each of them; with ``carry`` they are found at
+    the first one alone and taken on in proportion, s_t / mean(lambda_t) = s_0 / mean(lambda_0) and
+    g alike: what was controlled at one cut no longer shows at the next. That needs one solver for
+    all cuts: of several, each finds its own.
+
+    ``strength`` is the knob: 0 leaves the white level alone (and the floor), more costs clean
     accuracy and buys robustness. Strength and floor, left out, are the ``preset``'s, as the kind of
     embedding has it (`Spectrum.presets`): "default" loses at most a point of clean accuracy, of the
     network they were chosen for; "strong" does most against perturbations.
@@ -63,14 +67,18 @@ class Feedback(FeedbackSolver):
             raise SolveError(
                 f"found preset={self.preset!r}; expected one of {', '.join(map(repr, PRESETS))}."
             )
-        for name, least in (("strength", 0), ("suspicion", 0), ("floor", 0)):
+        for name in ("strength", "suspicion", "floor"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise SolveError(f"found {name}={value!r}; expected a number of at least {least}.")
+            if value is not None and not (_is_number(value) and 0 <= value < float("inf")):
+                raise SolveError(f"found {name}={value!r}; expected a number of at least 0.")
         for name in ("knee", "ceiling", "trust"):
             value = getattr(self, name)
-            if not (value is None and name == "trust") and not 0 < value < float("inf"):
+            if value is None and name == "trust":
+                continue
+            if not (_is_number(value) and 0 < value < float("inf")):
                 raise SolveError(f"found {name}={value!r}; expected a number above 0.")
+        if not isinstance(self.carry, bool):
+            raise SolveError(f"found carry={self.carry!r}; expected True or False.")
 
     def policy(self, problem: Problem) -> Policy:
         """The pull at every cut, by the sample's levels there."""
@@ -110,6 +118,10 @@ class Feedback(FeedbackSolver):
         """G(s, g), the sensitive level that is acted upon: (batch,)."""
         strength = self.taken(embedding).strength
         return embedding.taken_for(levels, strength, self.suspicion, self.knee, self.ceiling)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _carried(levels: Levels, of: Spectrum, to: Spectrum) -> Levels:

@@ -16,6 +16,7 @@ from clcnn.data.datasets import HELDOUT_SEED
 from clcnn.data.datasets import load as load_images
 from clcnn.data.files import replacing, write_text
 from clcnn.embeddings.refined import RefinedEmbedding
+from clcnn.embeddings.spectrum import Spectrum
 from clcnn.errors import DataError
 from clcnn.models import shelf
 from clcnn.models.hardening import Fitted
@@ -43,6 +44,13 @@ def harden(
         raise DataError(
             f"found preset {unknown[0]!r}; expected some of {', '.join(map(repr, PRESETS))}."
         )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"found {out}, which is no folder and cannot be made one ({error}); expected a folder "
+            "for the files. Choose another with --out."
+        ) from error
     data = shelf.card(name).data
     x, y = load_images(data, "train", root).tensors()
     say(f"fitting on {len(x)} training images of {data}")
@@ -68,15 +76,20 @@ def finish(
     test, labels = load_images(facts.data, "test", root).tensors()
     robust = fitted.configure(solver=Feedback(preset=preset))  # type: ignore[arg-type]
     robust.calibrate(torch.split(clean, _BATCH), alpha=_ALPHA)
-    out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}-{preset}.safetensors"
     with replacing(path) as partial:
         robust.save(partial)
         content = hashlib.sha256(partial.read_bytes()).hexdigest()
     right, flagged = accuracy(robust, test, labels), _flagged(robust, test)
+    embedding, solver = robust.embeddings[0], robust.solver
+    assert isinstance(embedding, Spectrum)
+    assert isinstance(solver, Feedback)
+    settings = solver.taken(embedding)
     card = Fitted(
         network=name,
         preset=preset,
+        strength=settings.strength,
+        floor=settings.floor,
         command=f"clcnn harden {name} --seed {seed}",
         seed=seed,
         fitted_on=images,
