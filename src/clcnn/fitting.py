@@ -182,7 +182,7 @@ class _Lessons:
         if self.classes is None:
             with torch.no_grad():
                 self.classes = self.dynamics.rollout(x[:1], lambda t, state: state).shape[1]
-        if not (0 <= int(y.min()) and int(y.max()) < self.classes):
+        if int(y.min()) < 0 or int(y.max()) >= self.classes:
             raise DataError(
                 f"found labels from {int(y.min())} to {int(y.max())}; expected 0 to "
                 f"{self.classes - 1}, as the network has {self.classes} classes."

@@ -157,7 +157,7 @@ def test_what_correct_only_leaves_out_is_neither_heard_nor_taught() -> None:
 
 
 def test_what_is_asked_wrongly() -> None:
-    with pytest.raises(DataError, match="three widths"):
+    with pytest.raises(DataError, match="three widths and a batch size"):
         RefinedEmbedding(widths=(4, 8))  # type: ignore[arg-type]
     with pytest.raises(DataError, match="lr=0"):
         RefinedEmbedding(lr=0)

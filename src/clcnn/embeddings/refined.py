@@ -93,7 +93,7 @@ class RefinedEmbedding(SpectralEmbedding):
         ):
             raise DataError(
                 f"found widths={self.widths}, steps={steps}, batch_size={batch_size}; expected "
-                "whole numbers: three widths of at least 1, steps of 0 or more, batches of 1 or more."
+                "whole numbers, three widths and a batch size of at least 1, steps of 0 or more."
             )
         for name in ("lr", "fidelity", "loudest", "turn"):
             if not 0 < getattr(self, name) < inf:

@@ -104,8 +104,8 @@ class SpectralEmbedding(Spectrum):
         check_fitted(self, self.shape_)
         if x.dtype == torch.float16:
             raise DataError(
-                "found float16 states; expected float32, float64 or bfloat16: the inverse squares of "
-                "small variances, by which levels are found, are beyond float16. Convert the "
+                "found float16 states; expected float32, float64 or bfloat16: levels are found by "
+                "the inverse squares of small variances, which are beyond float16. Convert the "
                 "network and its inputs."
             )
         check_state(x, self.shape_, self.mean.dtype)
