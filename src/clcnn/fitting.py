@@ -140,7 +140,7 @@ def teach(
 
 
 class _Lessons:
-    """The data as lessons at cut t; every iteration draws another order within the batches."""
+    """The data as lessons of ``size`` samples at cut t, in another order each time."""
 
     def __init__(
         self, dynamics: Dynamics, batches: Batches, t: int, size: int, device: torch.device | None
@@ -151,11 +151,10 @@ class _Lessons:
         self.classes: int | None = None
 
     def __iter__(self) -> Iterator[Lesson]:
-        for x, y in self.batches:
+        for x, y in self.batches.mixed(self.size, self.generator):
             if y is not None:
                 _check_labels(x, y)
-            for places in torch.split(torch.randperm(len(x), generator=self.generator), self.size):
-                yield self._lesson(x[places], None if y is None else y[places.to(y.device)])
+            yield self._lesson(x, y)
 
     def _lesson(self, x: Tensor, y: Tensor | None) -> Lesson:
         x = x if self.device is None else x.to(self.device)

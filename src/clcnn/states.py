@@ -64,6 +64,50 @@ class Batches:
             if len(x):
                 yield x, y
 
+    def mixed(
+        self, size: int, generator: torch.Generator
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Batches of ``size``, in another order each time, without what is left over at the end.
+
+        Tensors are mixed as a whole; what a loader gives is mixed within its own batches, of which
+        small ones are joined. If all together are fewer than ``size``, they are one batch.
+        """
+        pool: list[tuple[Tensor, Tensor | None]] = []
+        waiting = given = 0
+        for x, y in self._mixed(generator):
+            if pool and (y is None) != (pool[0][1] is None):
+                raise DataError(
+                    "found batches with labels and batches without; expected labels in all or in "
+                    "none of them."
+                )
+            pool.append((x, y))
+            waiting += len(x)
+            if waiting >= size:
+                whole_x, whole_y = _joined(pool)
+                for start in range(0, waiting - size + 1, size):
+                    part = slice(start, start + size)
+                    yield whole_x[part], None if whole_y is None else whole_y[part]
+                    given += 1
+                rest = slice(waiting - waiting % size, None)
+                pool = [(whole_x[rest], None if whole_y is None else whole_y[rest])]
+                waiting %= size
+        if not given and waiting:
+            yield _joined(pool)
+
+    def _mixed(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor | None]]:
+        for x, y in self._large():
+            for places in torch.split(torch.randperm(len(x), generator=generator), CHUNK):
+                yield x[places.to(x.device)], None if y is None else y[places.to(y.device)]
+
+    def _large(self) -> Iterable[tuple[Tensor, Tensor | None]]:
+        """Whole tensors as one batch, anything else as it comes."""
+        if isinstance(self.loader, Tensor):
+            return [(self.loader, None)]
+        if _is_pair(self.loader):
+            x, y = self.loader
+            return [(x, y)]
+        return self
+
     def _raw(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         if isinstance(self.loader, Tensor):
             for x in torch.split(self.loader, CHUNK):
@@ -97,6 +141,11 @@ def _is_pair(loader: object) -> bool:
     return True
 
 
+def _joined(pool: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
+    labels = [y for _, y in pool if y is not None]
+    return torch.cat([x for x, _ in pool]), torch.cat(labels) if labels else None
+
+
 def _is_right(logits: Tensor, y: Tensor) -> Tensor:
     if logits.dim() != 2 or y.shape != logits.shape[:1] or y.is_floating_point():
         raise FitError(
@@ -114,6 +163,9 @@ class RightOnly(Batches):
         super().__init__(batches.loader)
         self.one_shot = batches.one_shot
         self.dynamics, self.device = dynamics, device
+
+    def _large(self) -> Iterable[tuple[Tensor, Tensor | None]]:
+        return self
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         for x, y in super().__iter__():

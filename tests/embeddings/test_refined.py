@@ -172,7 +172,7 @@ def test_what_is_asked_wrongly() -> None:
         controlled(RefinedEmbedding(steps=20, **{**SMALL, "lr": 1e30})).fit((x, y))
     for labels, found in (
         (y.float(), "torch.float32"),
-        (y[:, None], r"\(40, 1\)"),
+        (y[:, None], r"\(32, 1\)"),
         (y + 2, "labels from"),
         (torch.full_like(y, -100), "labels from -100 to -100"),
     ):
