@@ -385,7 +385,7 @@ class OwnPMP(clcnn.PMP):
 
 @pytest.mark.parametrize("solver", [clcnn.MSA(), clcnn.Riccati(), OwnPMP()])
 def test_solvers_that_cannot_be_exported(solver: Solver) -> None:
-    with pytest.raises(ExportError, match="expected PMP, Greedy or Reactive"):
+    with pytest.raises(ExportError, match="expected PMP, Greedy, Reactive or Feedback"):
         controlled(build("mlp"), solver).export()
 
 
@@ -456,3 +456,19 @@ def test_cheap_embeddings_serve_any_batch(embedding: clcnn.Embedding) -> None:
     for n in (2, 5):
         x = unseen(robust, n)
         torch.testing.assert_close(program(x), robust(x).detach(), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "embedding",
+    [clcnn.SpectralEmbedding(), clcnn.RefinedEmbedding((4, 4, 4), steps=2, progress=False)],
+    ids=["filter", "refined"],
+)
+def test_feedback_control_serves_any_batch(embedding: clcnn.Embedding) -> None:
+    torch.manual_seed(0)
+    model = Pooled().eval()
+    solver = clcnn.Feedback(preset="strong", floor=0.01)
+    robust = controlled(model, solver, at=["input"], embedding=embedding)
+    program = robust.export().module()
+    for n in (1, 6):
+        x = unseen(robust, n)
+        assert torch.allclose(program(x), robust(x), atol=1e-5)

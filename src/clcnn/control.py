@@ -326,8 +326,8 @@ class ControlledModule(nn.Module):
             out, the path's suffix decides, and without a path it is "torch".
         batch: the number of samples of every call; left out, any number.
 
-        For PMP, Greedy and Reactive. All samples take part in all iterations, and the best iterate
-        is kept per sample, so that the logits are those of a plain call.
+        For PMP, Greedy, Reactive and Feedback. All samples take part in all iterations, and the
+        best iterate is kept per sample, so that the logits are those of a plain call.
         """
         from clcnn.export import Subject, export
 

@@ -92,9 +92,9 @@ class UNet(nn.Module):
         full = self.down_full(x)
         half = self.down_half(full)
         back = self.up_half(self.down_quarter(half))
-        half = self.join_half(torch.cat([half, F.interpolate(back, scale_factor=2)], dim=1))
+        half = self.join_half(torch.cat([half, _doubled(back)], dim=1))
         back = self.up_full(half)
-        full = self.join_full(torch.cat([full, F.interpolate(back, scale_factor=2)], dim=1))
+        full = self.join_full(torch.cat([full, _doubled(back)], dim=1))
         corrected: Tensor = self.out(full)
         return corrected
 
@@ -106,6 +106,11 @@ def on_multiples_of_4(x: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
     padding = (left, -W % 4 - left, top, -H % 4 - top)
     padded = F.pad(x, padding, mode="replicate") if any(padding) else x
     return network(padded)[..., top : top + H, left : left + W]
+
+
+def _doubled(x: Tensor) -> Tensor:
+    """Every pixel four times: `F.interpolate` in operations that an exported graph keeps open."""
+    return x.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
 
 
 def _twice(c_in: int, c_out: int, stride: int = 1) -> nn.Sequential:

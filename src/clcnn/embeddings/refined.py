@@ -189,7 +189,7 @@ class RefinedEmbedding(SpectralEmbedding):
         centre, scale = self.mean.mean(), self.mean_variance.sqrt()
         rho = level / (level + self.turn * self.mean_variance)
         correction: Tensor = self.network((x + u - centre) / scale)
-        return u + rho.view(-1, 1, 1, 1) * scale * correction
+        return u + rho.reshape(rho.shape[0], 1, 1, 1) * scale * correction
 
     def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:
         """Take back what `fit` and `learn` learned for states of ``shape``."""

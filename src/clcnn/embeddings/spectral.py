@@ -121,7 +121,7 @@ class SpectralEmbedding(Spectrum):
         lam, k = self.variances, self.sensitivity
         shapes = torch.stack([torch.ones_like(k), k, k * k], dim=1)  # (d, 3)
         excess = z.square() - lam
-        s = g = z.new_zeros(len(z), 1)
+        s = g = torch.zeros_like(z[:, :1])
         for round_ in range(_ROUNDS):
             expected = lam + s + k * g
             w = expected.reciprocal().square()
@@ -186,14 +186,14 @@ class SpectralEmbedding(Spectrum):
 
     def _transform(self, y: Tensor) -> Tensor:
         """U'y for rows y."""
-        z = y.reshape(-1, *(self.shape_ or ()))
+        z = y.reshape(y.shape[0], *(self.shape_ or ()))
         for k, U in enumerate(self._bases()):
             z = along(z, k, U)
         return z.flatten(1)
 
     def _back(self, z: Tensor) -> Tensor:
         """U z, of the state's shape."""
-        y = z.reshape(-1, *(self.shape_ or ()))
+        y = z.reshape(z.shape[0], *(self.shape_ or ()))
         for k, U in enumerate(self._bases()):
             y = along(y, k, U.T)
         return y

@@ -8,12 +8,13 @@ import torch
 
 from clcnn.errors import ClcnnError
 from clcnn.solvers.base import Solver
+from clcnn.solvers.feedback import Feedback
 from clcnn.solvers.greedy import Greedy, Reactive
 from clcnn.solvers.per_cut import FeedbackPerCut, IterativePerCut
 from clcnn.solvers.pmp import PMP
 
-Exportable: TypeAlias = PMP | IterativePerCut | Greedy | FeedbackPerCut
-_KINDS = (PMP, IterativePerCut, Greedy, Reactive, FeedbackPerCut)
+Exportable: TypeAlias = PMP | IterativePerCut | Greedy | Feedback | FeedbackPerCut
+_KINDS = (PMP, IterativePerCut, Greedy, Reactive, Feedback, FeedbackPerCut)
 _DTYPES = (torch.float32, torch.float64)
 
 
@@ -27,8 +28,9 @@ def exportable(solver: Solver) -> Exportable:
         assert isinstance(solver, _KINDS)
         return solver
     raise ExportError(
-        f"found the solver {type(solver).__name__}; expected PMP, Greedy or Reactive, whose work "
-        "does not depend on the data. Choose one: robust.configure(solver=clcnn.PMP()).export(...)."
+        f"found the solver {type(solver).__name__}; expected PMP, Greedy, Reactive or Feedback, "
+        "whose work does not depend on the data. Choose one: "
+        "robust.configure(solver=clcnn.PMP()).export(...)."
     )
 
 
