@@ -205,8 +205,12 @@ def test_adaptive_is_never_above_oblivious(here: Path) -> None:
 def test_choices_are_made_once_and_used(here: Path) -> None:
     folder = here / "choices"
     with Store("t.sqlite") as store:
+        (short,) = tuning.run(["table3"], store, folder, whole=False, workshop=workshop())
+        assert not list(tuning.run(["table3"], store, folder, whole=False, workshop=workshop()))
         made = list(tuning.run(["table3"], store, folder, workshop=workshop()))
         assert [task.file.name for task, _ in made] == ["resnet20-cifar10-linear.json"]
+        assert made[0][1].chosen == short[1].chosen
+        assert all(point.objective is not None for point in made[0][1].points)
         assert not list(tuning.run(["table3"], store, folder, workshop=workshop()))
         with pytest.raises(PlanError, match="'toy', which has no settings"):
             list(tuning.run(["toy"], store, folder, workshop=workshop()))

@@ -36,7 +36,7 @@ def test_a_shipped_control_is_what_its_card_says(name: str, preset: str) -> None
     path, facts = room.file(name, preset)
     robust = models.hardened(name, preset)
     assert robust.solver == clcnn.Feedback(preset=preset)
-    taken = robust.solver.taken(robust.embeddings[0])
+    taken = robust.solver.preset_for(robust.embeddings[0])
     assert (taken.strength, taken.floor) == (facts.strength, facts.floor)
     assert robust.is_fitted
     assert (robust.alpha, facts.heldout_seed) == (facts.alpha, HELDOUT_SEED)

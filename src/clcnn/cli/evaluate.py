@@ -24,6 +24,13 @@ Threads = Annotated[int | None, typer.Option(help="Threads of the CPU [default: 
 Quick = Annotated[
     bool, typer.Option("--quick", help="Few images of the sample that comes with the package.")
 ]
+FeasibleOnly = Annotated[
+    bool,
+    typer.Option(
+        "--feasible-only",
+        help="Tuning: settings that lose too much clean accuracy meet no attack; the same choice.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clcnn.cli.app import Root, app
-from clcnn.cli.evaluate import AsJson, Bars, Device, Quick, Threads, make_workshop, stopped
+from clcnn.cli.evaluate import (
+    AsJson,
+    Bars,
+    Device,
+    FeasibleOnly,
+    Quick,
+    Threads,
+    make_workshop,
+    stopped,
+)
 
 if TYPE_CHECKING:
+    from clcnn.evaluation.choice import Choice
     from clcnn.evaluation.store import Store
     from clcnn.evaluation.workshop import Workshop
     from clcnn.experiments.run import Outcome, Request
+    from clcnn.experiments.tuning import Task
 
 
 class Experiment(StrEnum):
@@ -59,6 +71,7 @@ def experiment(
     only: Annotated[
         list[Experiment] | None, typer.Option(help="With tune: for these alone; repeat it.")
     ] = None,
+    feasible_only: FeasibleOnly = False,
     weights: Annotated[
         Path | None, typer.Option(help="A folder with further NAME.safetensors.")
     ] = None,
@@ -74,19 +87,31 @@ def experiment(
     command to go on after a stop; run it twice at once to share the work.
     """
     from clcnn.evaluation import PlanError, Store
+    from clcnn.experiments import tuning
     from clcnn.experiments.run import ORDER, Request
 
     if csv is not None and name in (Experiment.all, Experiment.tune):
         raise typer.BadParameter(f"--csv names one file, and {name} writes several.")
     if only and name is not Experiment.tune:
         raise typer.BadParameter("--only goes with tune.")
+    if feasible_only and name is not Experiment.tune:
+        raise typer.BadParameter("--feasible-only goes with tune.")
     workshop = with_weights(make_workshop(root, device, threads), weights)
     request = Request(quick, choices, most, seed)
     failed: list[str] = []
     try:
         with Bars(quiet=as_json) as watch, Store(store) as opened:
             if name is Experiment.tune:
-                _tune([str(one) for one in only or ()], opened, request, workshop, watch, as_json)
+                made = tuning.run(
+                    [str(one) for one in only or ()],
+                    opened,
+                    choices,
+                    most=most,
+                    whole=not feasible_only,
+                    workshop=workshop,
+                    watch=watch,
+                )
+                _tell(made, as_json)
                 return
             for each in ORDER if name is Experiment.all else (name.value,):
                 try:
@@ -160,19 +185,8 @@ def show(outcome: Outcome) -> None:
         typer.echo("  ".join(text.ljust(w) for text, w in zip(cells, widths, strict=True)).rstrip())
 
 
-def _tune(
-    only: list[str],
-    store: Store,
-    request: Request,
-    workshop: Workshop,
-    watch: Bars,
-    as_json: bool,
-) -> None:
-    from clcnn.experiments import tuning
-
-    made = tuning.run(
-        only, store, request.choices, most=request.most, workshop=workshop, watch=watch
-    )
+def _tell(made: Iterable[tuple[Task, Choice]], as_json: bool) -> None:
+    """A line for each choice, as soon as it is made."""
     for task, choice in made:
         best = choice.chosen
         facts = {

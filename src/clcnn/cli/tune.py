@@ -11,7 +11,16 @@ import typer
 
 from clcnn.cli.app import Root, app
 from clcnn.cli.data import Data
-from clcnn.cli.evaluate import AsJson, Bars, Device, Quick, Threads, make_workshop, stopped
+from clcnn.cli.evaluate import (
+    AsJson,
+    Bars,
+    Device,
+    FeasibleOnly,
+    Quick,
+    Threads,
+    make_workshop,
+    stopped,
+)
 
 
 class TuneSplit(StrEnum):
@@ -47,13 +56,7 @@ def tune(
             help="The authors' code: singular values, averages over features, batch means.",
         ),
     ] = False,
-    feasible_only: Annotated[
-        bool,
-        typer.Option(
-            "--feasible-only",
-            help="Settings that lose too much clean accuracy meet no attack; same choice, sooner.",
-        ),
-    ] = False,
+    feasible_only: FeasibleOnly = False,
     accelerate: Annotated[
         bool, typer.Option("--accelerate", help="Iterations on a faster copy, up to rounding.")
     ] = False,

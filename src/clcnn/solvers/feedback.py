@@ -98,7 +98,7 @@ class Feedback(FeedbackSolver):
             else:
                 levels = embedding.levels_of(z)
                 first = t, levels
-            floor = self.taken(embedding).floor
+            floor = self.preset_for(embedding).floor
             white = torch.maximum(levels.white, floor * embedding.mean_variance)
             sensitive = self.taken_for(levels, embedding)
             u = embedding.refine(x, embedding.pull(z, white, sensitive), white + sensitive)
@@ -106,7 +106,7 @@ class Feedback(FeedbackSolver):
 
         return pi
 
-    def taken(self, embedding: Spectrum) -> Preset:
+    def preset_for(self, embedding: Spectrum) -> Preset:
         """Strength and floor: those given, else the preset's of this kind of embedding."""
         preset = embedding.presets[self.preset]
         return Preset(
@@ -116,7 +116,7 @@ class Feedback(FeedbackSolver):
 
     def taken_for(self, levels: Levels, embedding: Spectrum) -> Tensor:
         """G(s, g), the sensitive level that is acted upon: (batch,)."""
-        strength = self.taken(embedding).strength
+        strength = self.preset_for(embedding).strength
         return embedding.taken_for(levels, strength, self.suspicion, self.knee, self.ceiling)
 
 

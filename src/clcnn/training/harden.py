@@ -84,7 +84,7 @@ def finish(
     embedding, solver = robust.embeddings[0], robust.solver
     assert isinstance(embedding, Spectrum)
     assert isinstance(solver, Feedback)
-    settings = solver.taken(embedding)
+    settings = solver.preset_for(embedding)
     card = Fitted(
         network=name,
         preset=preset,
