@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import inf, isfinite
+from math import cos, inf, isfinite, pi
 from typing import ClassVar, Self
 
 import torch
@@ -168,8 +168,8 @@ class RefinedEmbedding(SpectralEmbedding):
         """U diag(n)^(1/2) times Gaussian numbers, n of a random level and shape for each sample."""
         B, k = len(x), self.sensitivity
 
-        def uniform(columns: int = 1) -> Tensor:
-            return torch.rand(B, columns, generator=generator, dtype=x.dtype).to(x.device)
+        def uniform() -> Tensor:
+            return torch.rand(B, 1, generator=generator, dtype=x.dtype).to(x.device)
 
         kinds = uniform()
         spread = self.mean_variance
@@ -241,4 +241,4 @@ def _one_cycle(t: float) -> float:
     """From a tenth up to 1 in the first part of the training, then along a cosine to 0."""
     if t < _WARM_UP:
         return 0.1 + 0.9 * t / _WARM_UP
-    return 0.5 + 0.5 * float(torch.tensor((t - _WARM_UP) / (1 - _WARM_UP) * torch.pi).cos())
+    return 0.5 + 0.5 * cos(pi * (t - _WARM_UP) / (1 - _WARM_UP))
