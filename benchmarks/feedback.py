@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import clcnn
-from clcnn import AutoEmbedding, Embedding, Feedback, SpectralEmbedding, TailEmbedding
+from clcnn import PMP, AutoEmbedding, Embedding, Feedback, SpectralEmbedding, TailEmbedding
 from clcnn.attacks import FGSM, PGD, ExactGradient, Noise
 from clcnn.attacks.base import is_correct
 from clcnn.data import load
@@ -76,6 +76,9 @@ def main() -> None:
         metavar="FILE",
         help="instead: one that was fitted before (clcnn harden), at several strengths and floors",
     )
+    parser.add_argument(
+        "--authority", action="store_true", help="instead: its own authority beside all of it"
+    )
     parser.add_argument("--clean", action="store_true", help="no attacks, only clean images")
     parser.add_argument("--root", type=Path, default=None)
     parser.add_argument("--seed", type=int, default=0)
@@ -100,6 +103,17 @@ def main() -> None:
     fit, _ = some(network.card.data, "train", asked.fit, asked)
     robust = clcnn.control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
     robust = robust.fit(fit)
+    embedding = robust.embeddings[0]
+    assert isinstance(embedding, SpectralEmbedding)
+    print(f"overlap {float(embedding.overlap):.2f}, authority {float(embedding.authority):.1g}")
+    if asked.authority:
+        for authority in (None, 1):
+            one = robust.configure(solver=Feedback(preset="strong", authority=authority))
+            show("its own" if authority is None else "full", one, sets, y, network)
+            through(one, x[: asked.adaptive], y[: asked.adaptive], (2, 4, 8))
+        print("no control")
+        through(network, x[: asked.adaptive], y[: asked.adaptive], (2, 4, 8))
+        return
     for strength in STRENGTHS:
         one = robust.configure(solver=Feedback(strength=strength))
         show(f"strength {strength}", one, sets, y, network)
@@ -108,14 +122,28 @@ def main() -> None:
         if asked.adaptive:
             through(robust.configure(solver=solver), x[: asked.adaptive], y[: asked.adaptive])
     if asked.elsewhere:
-        for name, (cuts, embedding, solver) in ELSEWHERE.items():
-            other = clcnn.control(network, list(cuts), embedding=embedding, solver=solver).fit(fit)
+        for name, (cuts, kind, solver) in ELSEWHERE.items():
+            other = clcnn.control(network, list(cuts), embedding=kind, solver=solver).fit(fit)
             show(name, other, sets, y, network)
-    deaf = robust.configure(solver=Feedback(preset="strong"))
-    embedding = deaf.embeddings[0]
-    assert isinstance(embedding, SpectralEmbedding)
-    embedding.sensitivity = torch.ones_like(embedding.sensitivity)
+        pmp = clcnn.control(network, solver=PMP(iterations=5, lr=0.002)).fit(fit)
+        show("PMP alone", pmp, sets, y, network)
+        show("strong, then PMP", Then(robust.configure(solver=STRONG), pmp), sets, y, network)
+    embedding.sensitivity = torch.ones_like(embedding.variances)
+    deaf = robust.configure(solver=Feedback(preset="strong", authority=1))
     show("white only", deaf, sets, y, network)
+
+
+class Then(torch.nn.Module):
+    """The input as the first control leaves it, under the second."""
+
+    def __init__(self, first: clcnn.ControlledModule, second: clcnn.ControlledModule) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The second's answer."""
+        answer: Tensor = self.second(x + self.first.solve(x).u[0])
+        return answer
 
 
 def some(data: str, split: str, n: int, asked: argparse.Namespace) -> tuple[Tensor, Tensor]:
@@ -147,10 +175,12 @@ def show(
     )
 
 
-def through(robust: clcnn.ControlledModule, x: Tensor, y: Tensor) -> None:
+def through(robust: torch.nn.Module, x: Tensor, y: Tensor, radii: tuple[int, ...] = (1, 2)) -> None:
     """Accuracy under 20-step PGD that differentiates through the control."""
-    for eps in (1, 2):
-        x_adv = ExactGradient(PGD(eps / 255))(robust, x, y)
+    for eps in radii if len(x) else ():
+        attack = PGD(eps / 255)
+        controlled = isinstance(robust, clcnn.ControlledModule)
+        x_adv = (ExactGradient(attack) if controlled else attack)(robust, x, y)
         share = 100 * float(right(robust, x_adv, y).double().mean())
         print(f"  through it, PGD {eps}: {share:.1f} of {len(x)} images", flush=True)
 

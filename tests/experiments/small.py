@@ -54,19 +54,20 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     read = blueprints._read
     monkeypatch.setattr(shelf, "list", list)
 
-    def small(name: str) -> blueprints.Values:
+    def shrunk(name: str) -> blueprints.Values:
         values = read(name)
         for grid in values.get("grid", ()):
             grid["n"], grid["eps"] = 4, [2, 5] if name == "corruptions" else [8]
         values.pop("quick", None)
         for defence in values.get("defences", {}).values():
-            defence.pop("fit", None)  # what is shipped is for larger images
-            if defence.get("embedding", {}).get("kind") == "refined":
-                defence["embedding"].update(steps=2, widths=[4, 4, 4], progress=False)
+            preset = defence.pop("fit", {}).get("shipped")
+            if preset:  # what is shipped is for larger images
+                defence["cuts"] = ["input"]
+                small = {"kind": "refined", "steps": 2, "widths": [4, 4, 4], "progress": False}
+                defence["embedding"] = small
+                defence.setdefault("solver", {"kind": "feedback", "preset": preset})
         if name == "adaptive":
             values["attacks"]["unrolled"]["steps"] = 2
-            values["attacks"]["stealth"]["steps"] = 2
-            values["attacks"]["square"]["queries"] = 4
         if name != "common":
             values["quick"] = {"n": 4, "fit": 40}
             return values
@@ -75,11 +76,13 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
             defence.setdefault("fit", {})["images"] = 40
         values["attacks"]["cw"].update(max_iter=2, largest_const=1e-4)
         values["attacks"]["cw-literal"].update(max_iter=2)
-        values["attacks"]["pgd"]["steps"] = 2
+        values["attacks"]["stealth"]["steps"] = 2
+        values["attacks"]["square"]["queries"] = 4
+        values["attacks"]["pgd"]["steps"] = values["attacks"]["margin"]["steps"] = 2
         values["attacks"]["manifold"]["steps"] = 2
         values["tuning"].update(images=4, chunk=4, iterations=[1, 2])
         for choice in values["tuning"]["choices"].values():
             choice["lr"] = [0.01]
         return values
 
-    monkeypatch.setattr(blueprints, "_read", small)
+    monkeypatch.setattr(blueprints, "_read", shrunk)

@@ -49,7 +49,7 @@ def test_every_plan_parses_in_both_forms(name: str, tmp_path: Path) -> None:
     for network_name, defence in blueprint(name).pairs():
         made = quick.plan.defences[defence].on(network_name)
         assert made.fit.images <= 1500
-    if name in ("feedback", "rivals", "strength", "corruptions", "detector"):  # nothing to choose
+    if name in ORDER[ORDER.index("feedback") :]:  # nothing to choose
         assert ready(blueprint(name), workshop(), tmp_path).plan.name == name
         return
     with pytest.raises(PlanError, match=f"Choose them: clcnn experiment tune --only {name}"):
@@ -128,6 +128,19 @@ def test_table3_has_differences_on_the_same_images(here: Path) -> None:
         assert by["linear-reactive", attack] == pytest.approx(expected)
     for row in found.rows:
         assert float(row["low"]) <= float(row["accuracy"]) <= float(row["high"])
+
+
+def test_robust_begins_with_differences_to_no_control(here: Path) -> None:
+    with Store("r.sqlite") as store:
+        found = run("robust", store, Request(quick=True), workshop=workshop())
+    keys = ("network", "defence", "attack", "eps", "threat")
+    by = {tuple(row[key] for key in keys): float(row["accuracy"]) for row in found.rows}
+    first = [at for at in by if at[1] == "feedback-strong-none"]
+    assert {at[4] for at in first} == {"none", "oblivious", "adaptive"}
+    assert list(by)[: len(first)] == first
+    for network_name, _, *place in first:
+        with_, without = (by[network_name, d, *place] for d in ("feedback-strong", "none"))
+        assert by[network_name, "feedback-strong-none", *place] == pytest.approx(with_ - without)
 
 
 def test_growth_is_the_projection_onto_the_complement(here: Path) -> None:

@@ -16,6 +16,7 @@ from clcnn import models
 from clcnn.data import HELDOUT_SEED, sample
 from clcnn.errors import DataError, LoadError
 from clcnn.evaluation import PlanError, Store, Workshop
+from clcnn.evaluation.defence import from_settings
 from clcnn.evaluation.plan import read_plan
 from clcnn.evaluation.runner import run
 from clcnn.models import hardening as room
@@ -108,7 +109,13 @@ def test_controls_are_fitted_calibrated_and_written(
         robust = models.hardened("resnet20-cifar10", preset)  # type: ignore[arg-type]
         right = (robust(parts["test"][0]).argmax(1) == parts["test"][1]).double().mean()
         assert facts.controlled_accuracy == pytest.approx(100 * float(right))
+        assert facts.embedding == "RefinedEmbedding"
+        assert facts.authority == pytest.approx(1, abs=0.01)
     assert sum("fitting on" in sentence for sentence in said) == 1
+    monkeypatch.setattr(making, "_ACTS", 1.1)  # as for a network that control would harm
+    making.harden("resnet20-cifar10", tmp_path, presets=["strong"])
+    _, facts = room.file("resnet20-cifar10", "strong")
+    assert (facts.embedding, facts.strength) == ("SpectralEmbedding", 128)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="no folder"):
         making.harden("resnet20-cifar10", tmp_path / "file")
@@ -126,9 +133,6 @@ weights = "resnet20-cifar10"
 data = "cifar10"
 
 [defences.feedback]
-cuts = ["input"]
-embedding = { kind = "refined" }
-solver = { kind = "feedback", preset = "strong" }
 fit = { shipped = "strong" }
 
 [[grid]]
@@ -145,12 +149,23 @@ def test_a_plan_may_take_the_shipped_control(tmp_path: Path) -> None:
         (found,) = run(plan, store, workshop=Workshop())
     assert found.n == 8
     assert not list((tmp_path).rglob("fits/*.safetensors")), "nothing was fitted"
-    other = PLAN.replace('cuts = ["input"]', 'cuts = ["input", "head"]')
-    (tmp_path / "plan.toml").write_text(other)
-    plan = replace(read_plan(tmp_path / "plan.toml"), sample=True)
-    with Store(tmp_path / "r.sqlite") as store, pytest.raises(PlanError, match="expected its own"):
-        run(plan, store, workshop=Workshop())
-    (tmp_path / "plan.toml").write_text(PLAN.replace('shipped = "strong"', 'shipped = "huge"'))
-    plan = replace(read_plan(tmp_path / "plan.toml"), sample=True)
-    with Store(tmp_path / "r.sqlite") as store, pytest.raises(PlanError, match="no preset 'huge'"):
-        run(plan, store, workshop=Workshop())
+    assert plan.defences["feedback"].solver.settings["preset"] == "strong"
+    again = from_settings(plan.defences["feedback"].settings(), "again")
+    assert again == plan.defences["feedback"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "complaint"),
+    [
+        ('fit = { shipped = "huge" }', "'huge'.*default, strong"),
+        ('cuts = ["input", "head"]\nfit = { shipped = "strong" }', "cuts"),
+        ('embedding = { kind = "refined" }\nfit = { shipped = "strong" }', "embedding"),
+        ('fit = { shipped = "strong", images = 100 }', "images"),
+    ],
+)
+def test_nothing_is_said_of_fitting_beside_what_is_shipped(
+    beside: str, complaint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN.replace('fit = { shipped = "strong" }', beside))
+    with pytest.raises(PlanError, match=complaint):
+        read_plan(tmp_path / "plan.toml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,42 @@ def test_it_contains_the_greedy_control(robust: clcnn.ControlledModule) -> None:
     greedy = clcnn.control(net, ["input"], embedding=linear, solver=Greedy(c=c)).fit(x)
     greedy.embeddings[0] = linear
     torch.testing.assert_close(greedy.solve(x).u[0], u)
+
+
+def test_it_holds_back_where_the_network_goes_by_the_picture() -> None:
+    """A = mean(k lambda) / mean(lambda) for a network that looks at one known direction alone."""
+    x = images(300) + noise(300, 0.03)  # no direction is empty
+    centred = (x - x.mean(0)).flatten(1)
+    directions = torch.linalg.eigh(centred.T @ centred)[1]
+    spread = []
+    for column, warned in ((-1, True), (0, False)):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double().eval()
+        with torch.no_grad():
+            net[1].weight.copy_(torch.stack([directions[:, column], -directions[:, column]]))
+        plain = clcnn.control(net, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            fitted = plain.fit(x)
+        assert bool([w for w in said if "authority" in str(w.message)]) == warned
+        embedding = fitted.embeddings[0]
+        assert isinstance(embedding, SpectralEmbedding)
+        z = embedding._transform(directions[:, [column]].T).squeeze(0)
+        A = 36 * float((z.square() * embedding.variances).sum() / embedding.variances.sum())
+        assert float(embedding.overlap) == pytest.approx(A, rel=1e-6)
+        assert float(embedding.authority) == pytest.approx(1 / (1 + (A / 1.5) ** 8), rel=1e-6)
+        noisy = images(20, 3) + noise(20, 0.1)
+        free = fitted.configure(solver=Feedback(authority=1))
+        spread.append(float(fitted.solve(noisy).u[0].norm() / free.solve(noisy).u[0].norm()))
+        off = fitted.configure(solver=Feedback(authority=0, preset="strong"))
+        assert torch.equal(off(noisy), net(noisy))
+    assert spread[0] < 0.01
+    assert spread[1] > 0.99
+
+
+@pytest.mark.parametrize("authority", [-0.1, 1.1, "all", True])
+def test_authority_is_a_share(authority: object) -> None:
+    with pytest.raises(SolveError, match="authority"):
+        Feedback(authority=authority)  # type: ignore[arg-type]
 
 
 def test_every_sample_by_itself(robust: clcnn.ControlledModule) -> None:
@@ -199,8 +236,9 @@ def test_levels_may_be_carried_from_the_first_cut_on(robust: clcnn.ControlledMod
     grown = behind.mean_variance / at.mean_variance
     carried = Levels(levels.white * grown, levels.sensitive * grown)
     state = network()[:1](x + solution.u[0])
+    levels_behind = carried.white, Feedback().taken_for(carried, behind)
     expected = behind.pull(
-        behind.coefficients(state), carried.white, Feedback().taken_for(carried, behind)
+        behind.coefficients(state), *(behind.authority * level for level in levels_behind)
     )
     assert torch.allclose(solution.u[1], expected, atol=1e-12)
     assert not torch.allclose(solution.u[1], each.u[1])

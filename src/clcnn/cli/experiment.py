@@ -46,6 +46,7 @@ class Experiment(StrEnum):
     literal = "literal"
     feedback = "feedback"
     rivals = "rivals"
+    robust = "robust"
     strength = "strength"
     corruptions = "corruptions"
     detector = "detector"

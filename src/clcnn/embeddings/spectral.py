@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Self
@@ -17,6 +18,7 @@ from clcnn.embeddings.streams import check_fitted, check_state
 from clcnn.errors import DataError, FitError
 
 _ROUNDS = 6  # of Fisher scoring: enough for levels up to the clean variances
+_OVERLAP = 1.5  # between the shipped networks that control helps (0.12) and harms (2.3, 5.7)
 _OUTLIER = 9.0  # a squared coefficient counts for no more than ten times its expected value
 
 
@@ -93,6 +95,14 @@ class SpectralEmbedding(Spectrum):
             k = squares * (squares.numel() / n)
             self.sensitivity = k.to(self.mean.dtype)
             self._find_clean_level(states)
+        if self.authority < 0.1:
+            warnings.warn(
+                "the network goes by the directions in which clean states vary most (overlap "
+                f"{float(self.overlap):.2g}, 1 if it looked everywhere alike): control there would "
+                "take away what it needs, and Feedback acts on a share of "
+                f"{float(self.authority):.1g} of what it sees. Feedback(authority=1) acts on all.",
+                stacklevel=2,
+            )
         return self
 
     def _find_clean_level(self, states: Iterable[Tensor]) -> None:
@@ -153,6 +163,21 @@ class SpectralEmbedding(Spectrum):
     def mean_variance(self) -> Tensor:
         """mean(lambda)."""
         return self.variances.mean()
+
+    @property
+    def overlap(self) -> Tensor:
+        """A = mean(k lambda) / mean(lambda): how far the network looks where clean states vary.
+
+        1 if it looks everywhere alike. Far below 1 it listens to directions that clean states
+        hardly use, and a filter there costs next to nothing; above, it would take away what the
+        network goes by.
+        """
+        return (self.sensitivity * self.variances).mean() / self.mean_variance
+
+    @property
+    def authority(self) -> Tensor:
+        """a = 1 / (1 + (A / 1.5)^8), A the `overlap`."""
+        return 1 / (1 + (self.overlap / _OVERLAP) ** 8)
 
     def departure(self, x: Tensor) -> Tensor:
         """2 log p(z | s, g) / p(z | 0, 0) = sum_i z_i^2 (1/lambda_i - 1/e_i) - log(e_i/lambda_i).

@@ -58,6 +58,11 @@ class Spectrum(Embedding):
     def mean_variance(self) -> Tensor:
         """mean(lambda), the clean variance of a coordinate of the state: ()."""
 
+    @property
+    def authority(self) -> Tensor:
+        """a in (0, 1], the share of the levels to act upon: 1, if a kind does not know better."""
+        return torch.ones_like(self.mean_variance)
+
     @abstractmethod
     def coefficients(self, x: Tensor) -> Tensor:
         """What the levels and the pull are computed from: (batch, any)."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from clcnn.evaluation.kinds import EMBEDDINGS, SOLVERS, Kind, embedding_kind, solver_kind
 from clcnn.evaluation.tables import PlanError, Table, read_json, shown
+from clcnn.solvers.feedback import PRESETS
 
 CHOICE = "clcnn choice"
 """What a file that `clcnn tune` wrote says of itself."""
@@ -30,8 +31,8 @@ PMP = _kind(SOLVERS, "pmp")
 class Fit:
     """The training images that embeddings are fitted on: how many, and which by ``seed``.
 
-    ``shipped`` names a preset of `clcnn.models.hardened`: then nothing is fitted, and the package's
-    own file is used.
+    ``shipped`` names a preset of `clcnn.models.hardened`: then nothing is fitted, and cuts and
+    embeddings are those of the package's own file.
     """
 
     images: int = 5000
@@ -75,19 +76,21 @@ class Defence:
 
     def fit_settings(self) -> dict[str, Any]:
         """What decides the fitted embeddings, as JSON values."""
+        if self.fit.shipped is not None:
+            return {"shipped": self.fit.shipped}
         return {
             "cuts": None if self.cuts is None else list(self.cuts),
             "allow_bypass": self.allow_bypass,
             "embedding": self.embedding.to_dict(),
             "correct_only": self.fit.correct_only,
-            **({} if self.fit.shipped is None else {"shipped": self.fit.shipped}),
         }
 
     def settings(self) -> dict[str, Any]:
         """What decides the controls of an image, as JSON values; `from_settings` reads them."""
+        images = {"images": self.fit.images, "seed": self.fit.seed}
         return {
             **self.fit_settings(),
-            "fit": {"images": self.fit.images, "seed": self.fit.seed},
+            "fit": images if self.fit.shipped is None else {},
             "solver": self.solver.to_dict(),
             "weights": _plain(self.weights),
             "regularization": _plain(self.regularization),
@@ -101,7 +104,7 @@ def from_settings(values: Mapping[str, Any], where: str) -> Defence:
     moved = [key for key in ("correct_only", "shipped") if key in values]
     fit = {**values["fit"], **{key: values[key] for key in moved}}
     rest = {k: v for k, v in values.items() if k not in moved}
-    if rest["cuts"] is None:
+    if rest.get("cuts", ()) is None:
         del rest["cuts"]
     return read_defence(Table(where, "defence", {**rest, "fit": fit}), Path(), ())
 
@@ -147,6 +150,9 @@ def _overridden(table: Table, base: Defence) -> Defence:
     if cuts is not None and not all(isinstance(cut, str) for cut in cuts):
         raise table.error("cuts", shown(cuts), "names of submodules in quotes")
     fit = table.table("fit")
+    shipped = fit.get("shipped", (str,), "a preset of clcnn.models.hardened", base.fit.shipped)
+    if shipped is not None:
+        base = replace(base, solver=_of_preset(table, fit, shipped))
     defence = replace(
         base,
         cuts=None if cuts is None else tuple(cuts),
@@ -159,7 +165,7 @@ def _overridden(table: Table, base: Defence) -> Defence:
             fit.whole("images", base.fit.images),
             fit.whole("seed", base.fit.seed, least=0),
             fit.flag("correct_only", base.fit.correct_only),
-            fit.get("shipped", (str,), "a preset of clcnn.models.hardened", base.fit.shipped),
+            shipped,
         ),
         allow_bypass=table.flag("allow_bypass", base.allow_bypass),
         accelerate=table.flag("accelerate", base.accelerate),
@@ -167,6 +173,20 @@ def _overridden(table: Table, base: Defence) -> Defence:
     fit.end()
     table.end()
     return defence
+
+
+def _of_preset(table: Table, fit: Table, preset: str) -> Kind:
+    """The solver of a shipped control, beside which nothing may be said of how it is fitted."""
+    fitting = {"cuts", "embedding", "allow_bypass"}, {"images", "seed", "correct_only"}
+    given = sorted(fitting[0] & set(table.values)) + sorted(fitting[1] & set(fit.values))
+    if given:
+        raise table.error(
+            given[0],
+            f"fit.shipped = {preset!r} beside it",
+            "one of them: what is shipped has its own cuts and embeddings, fitted long ago",
+        )
+    fit.known("shipped", [preset], PRESETS)
+    return _kind(SOLVERS, "feedback", preset=preset)
 
 
 def _numbers(table: Table, key: str, default: Any, words: tuple[str, ...] = ()) -> Any:

@@ -19,9 +19,9 @@ from clcnn.errors import LoadError
 from clcnn.evaluation.centring import BatchCentred
 from clcnn.evaluation.defence import Defence
 from clcnn.evaluation.hashing import DEFENCE_ROOMS, FIT_ROOMS, digest, digest_file, versions
-from clcnn.evaluation.kinds import EMBEDDINGS, make_embedding, make_solver
+from clcnn.evaluation.kinds import make_embedding, make_solver
 from clcnn.evaluation.plan import NONE, Plan
-from clcnn.evaluation.tables import PlanError, shown
+from clcnn.evaluation.tables import PlanError
 from clcnn.evaluation.workshop import Workshop
 from clcnn.loading import load
 from clcnn.models.hardening import Fitted
@@ -118,7 +118,9 @@ class Defences:
         key = self.fit_key(plan, network, defence)
         name = digest(key)
         if name not in self._fitted and defence.fit.shipped is not None:
-            self._fitted[name] = self._take_shipped(plan, network, defence, defence.fit.shipped)
+            plain = self.workshop.network(plan, network).module
+            weights = plan.networks[network].weights
+            self._fitted[name] = shipped_around(plain, weights, defence.fit.shipped)
         if name not in self._fitted:
             while len(self._fitted) >= _KEPT:
                 del self._fitted[next(iter(self._fitted))]
@@ -135,21 +137,6 @@ class Defences:
             return shipped_file(plan.networks[network].weights, preset)
         except LoadError as error:
             raise PlanError(f"found fit = {{ shipped = {preset!r} }}: {error}") from error
-
-    def _take_shipped(
-        self, plan: Plan, network: str, defence: Defence, preset: str
-    ) -> ControlledModule:
-        weights, plain = plan.networks[network].weights, self.workshop.network(plan, network)
-        robust = shipped_around(plain.module, weights, preset)
-        kinds = {type(make_embedding(defence.embedding))}
-        if defence.cuts != robust.cuts or {type(E) for E in robust.embeddings} != kinds:
-            raise PlanError(
-                f"found cuts = {shown(defence.cuts)} and embedding kind = "
-                f"{defence.embedding.kind!r} beside fit = {{ shipped = {preset!r} }}, which was "
-                f"fitted at {list(robust.cuts)} with other embeddings; expected its own: cuts = "
-                f"{shown(robust.cuts)} and embedding = {{ kind = {_kind(robust)!r} }}."
-            )
-        return robust
 
     def findings(self, plan: Plan, network: str, name: str) -> list[Finding]:
         """Signs that the defence's settings promise too much."""
@@ -222,11 +209,6 @@ class Defences:
                 f"expected a choice for these. Run `clcnn tune` for {network!r}, or name a file "
                 f'for each network: tuned = {{ {network} = "..." }}.'
             )
-
-
-def _kind(robust: ControlledModule) -> str:
-    """The short name of its first embedding's kind."""
-    return next(name for name, cls in EMBEDDINGS.items() if type(robust.embeddings[0]) is cls)
 
 
 def centre_by_batch(robust: ControlledModule) -> None:

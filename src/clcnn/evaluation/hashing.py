@@ -17,9 +17,10 @@ from clcnn._version import __version__
 
 _PACKAGE = Path(__file__).parent.parent
 
-ATTACK_ROOMS = ("attacks", "models")
+NETWORKS = ("models/densenet", "models/layers", "models/resnet")
+ATTACK_ROOMS = ("attacks", *NETWORKS)
 CORRUPTION_ROOMS = ("corruptions",)
-FIT_ROOMS = ("dynamics", "embeddings", "fitting", "models", "states")
+FIT_ROOMS = ("dynamics", "embeddings", "fitting", "states", *NETWORKS)
 DEFENCE_ROOMS = (*FIT_ROOMS, "checks", "control", "gradients", "objective", "settings", "solvers")
 EVALUATION_FILES = ("centring", "defending", "measuring", "prefixes", "threats")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clcnn.evaluation.plan import Plan
+from clcnn.evaluation.plan import NONE, Plan
 from clcnn.evaluation.results import COLUMNS, Result, compare, warnings_of
 from clcnn.evaluation.runner import Silent, Watch
 from clcnn.evaluation.runner import run as run_plan
@@ -17,7 +17,6 @@ from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments import detector, figure2, manifold, theorem
 from clcnn.experiments.averages import means
 from clcnn.experiments.blueprints import blueprint, ready
-from clcnn.experiments.paper import DIFFERENCE
 
 ORDER = (
     "toy",
@@ -33,6 +32,7 @@ ORDER = (
     "literal",
     "feedback",
     "rivals",
+    "robust",
     "strength",
     "corruptions",
     "detector",
@@ -114,7 +114,9 @@ def run(
     signs = tuple(map(str, warnings_of(found)))
     lines = [result.row() for result in found]
     if name == "table3":
-        lines = differences(store, found) + lines
+        lines = differences(store, found, "linear", "reactive") + lines
+    if name == "robust":
+        lines = differences(store, found, "feedback-strong", NONE) + lines
     if name == "corruptions":
         lines += means(store, found)
     return Outcome(label, COLUMNS, tuple(lines), missing, signs)
@@ -134,9 +136,7 @@ def plan_of(name: str, request: Request, workshop: Workshop) -> tuple[Plan, tupl
     return plan, made.missing
 
 
-def differences(
-    store: Store, found: Sequence[Result], first: str = "linear", second: str = "reactive"
-) -> list[Row]:
+def differences(store: Store, found: Sequence[Result], first: str, second: str) -> list[Row]:
     """``first`` minus ``second`` on the same images, in points, with the paired interval (Tango).
 
     ``accuracy``, ``low`` and ``high`` are of the difference, ``seconds`` too.
@@ -151,7 +151,7 @@ def differences(
         rows.append(
             {
                 **result.row(),
-                "defence": DIFFERENCE,
+                "defence": f"{first}-{second}",
                 "n": str(pair.n),
                 "accuracy": f"{100 * pair.difference:.2f}",
                 "low": f"{100 * pair.low:.2f}",

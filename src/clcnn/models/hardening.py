@@ -24,6 +24,8 @@ class Fitted:
 
     network: str
     preset: str
+    embedding: str
+    authority: float  # the share of what it sees that feedback acts upon
     strength: float  # the preset's, when this was written
     floor: float
     command: str  # that makes it again

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from clcnn.dynamics import INPUT
 from clcnn.errors import DataError
 from clcnn.evaluation.measuring import unpacked
 from clcnn.evaluation.results import Result, compare, plans, results, warnings_of
@@ -180,10 +181,11 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
 
 def _cuts(defences: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, ...]]:
     return {
-        (network, defence): tuple(settings["cuts"])
+        # What is shipped was fitted by `clcnn harden`, at the input.
+        (network, defence): tuple(settings.get("cuts") or (INPUT,))
         for defence, by_network in defences.items()
         for network, settings in by_network.items()
-        if settings.get("cuts")
+        if settings.get("cuts") or settings.get("shipped")
     }
 
 

@@ -43,6 +43,7 @@ EXPERIMENTS = {
     "demo": "A demonstration",
     "detector": "Telling perturbed images from clean ones",
     "rivals": "Feedback control and PMP, when the attacker knows of them",
+    "robust": "Networks that feedback control should leave alone",
     "strength": "The strength of feedback control",
     "literal": "What the authors' code does otherwise, switch by switch",
     "manifold": "Manifold attack, layer by layer",

@@ -41,10 +41,15 @@ class Feedback(FeedbackSolver):
     comes from.
 
     ``floor`` (a share of mean(lambda), too) is a white level that is assumed in every sample,
-    n_i = max(s, floor mean(lambda)) + k_i G: an attacker who keeps out of sight meets it all the
-    same. With several cuts the levels are found at each of them; with ``carry`` they are found at
-    the first one alone and taken on in proportion, s_t / mean(lambda_t) = s_0 / mean(lambda_0) and
-    g alike: what was controlled at one cut no longer shows at the next. That needs one solver for
+    n_i = a (max(s, floor mean(lambda)) + k_i G): an attacker who keeps out of sight meets it all
+    the same. ``authority`` is a: left out, the embedding's own, near 1 where the network goes by
+    directions that clean states hardly use, near 0 where it goes by those that make the picture
+    (as after adversarial training): there an attacker who feigns high levels would turn the
+    control against it.
+
+    With several cuts the levels are found at each of them; with ``carry`` they are found at the
+    first one alone and taken on in proportion, s_t / mean(lambda_t) = s_0 / mean(lambda_0) and g
+    alike: what was controlled at one cut no longer shows at the next. That needs one solver for
     all cuts: of several, each finds its own.
 
     ``strength`` is the knob: 0 leaves the white level alone (and the floor), more costs clean
@@ -60,6 +65,7 @@ class Feedback(FeedbackSolver):
     ceiling: float = CEILING
     floor: float | None = None
     trust: float | None = None
+    authority: float | None = None
     carry: bool = False
 
     def __post_init__(self) -> None:
@@ -77,6 +83,9 @@ class Feedback(FeedbackSolver):
                 continue
             if not (_is_number(value) and 0 < value < float("inf")):
                 raise SolveError(f"found {name}={value!r}; expected a number above 0.")
+        a = self.authority
+        if a is not None and not (_is_number(a) and 0 <= a <= 1):
+            raise SolveError(f"found authority={a!r}; expected a share from 0 to 1.")
         if not isinstance(self.carry, bool):
             raise SolveError(f"found carry={self.carry!r}; expected True or False.")
 
@@ -99,8 +108,9 @@ class Feedback(FeedbackSolver):
                 levels = embedding.levels_of(z)
                 first = t, levels
             floor = self.preset_for(embedding).floor
-            white = torch.maximum(levels.white, floor * embedding.mean_variance)
-            sensitive = self.taken_for(levels, embedding)
+            share = embedding.authority if self.authority is None else self.authority
+            white = share * torch.maximum(levels.white, floor * embedding.mean_variance)
+            sensitive = share * self.taken_for(levels, embedding)
             u = embedding.refine(x, embedding.pull(z, white, sensitive), white + sensitive)
             return u if self.trust is None else u.clamp(-self.trust, self.trust)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,7 @@ from clcnn.data.datasets import HELDOUT_SEED
 from clcnn.data.datasets import load as load_images
 from clcnn.data.files import replacing, write_text
 from clcnn.embeddings.refined import RefinedEmbedding
+from clcnn.embeddings.spectral import SpectralEmbedding
 from clcnn.embeddings.spectrum import Spectrum
 from clcnn.errors import DataError
 from clcnn.models import shelf
@@ -25,6 +27,7 @@ from clcnn.training.measure import accuracy
 
 _ALPHA = 0.05
 _BATCH = 250
+_ACTS = 0.5  # the least authority with which a network behind the filter is worth its training
 
 
 def harden(
@@ -36,6 +39,9 @@ def harden(
     say: Callable[[str], None] = lambda sentence: None,
 ) -> list[Path]:
     """Fit the control of a shipped network on its training images and write every preset.
+
+    A network that feedback leaves alone (`SpectralEmbedding.authority`) gets the filter, for its
+    detector, and none behind it: that would never act.
 
     The detector is calibrated on all held-out images, which no training and no fit has seen.
     """
@@ -54,9 +60,18 @@ def harden(
     data = shelf.card(name).data
     x, y = load_images(data, "train", root).tensors()
     say(f"fitting on {len(x)} training images of {data}")
-    embedding = RefinedEmbedding(seed=seed)
-    fitted = control(shelf.load(name), ["input"], embedding=embedding, solver=Feedback())
-    fitted.fit((x, y))
+    network = shelf.load(name)
+    fitted = control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
+    with warnings.catch_warnings(record=True) as signs:
+        warnings.simplefilter("always")
+        fitted.fit(x)
+    for sign in signs:
+        say(str(sign.message))
+    if authority(fitted) >= _ACTS:
+        say("training a network behind the filter")
+        embedding = RefinedEmbedding(seed=seed)
+        fitted = control(network, ["input"], embedding=embedding, solver=Feedback())
+        fitted.fit((x, y))
     return [finish(fitted, name, preset, len(x), out, root, seed, say) for preset in presets]
 
 
@@ -81,13 +96,14 @@ def finish(
         robust.save(partial)
         content = hashlib.sha256(partial.read_bytes()).hexdigest()
     right, flagged = accuracy(robust, test, labels), _flagged(robust, test)
-    embedding, solver = robust.embeddings[0], robust.solver
-    assert isinstance(embedding, Spectrum)
+    solver = robust.solver
     assert isinstance(solver, Feedback)
-    settings = solver.preset_for(embedding)
+    settings = solver.preset_for(_spectrum(robust))
     card = Fitted(
         network=name,
         preset=preset,
+        embedding=type(_spectrum(robust)).__name__,
+        authority=authority(robust),
         strength=settings.strength,
         floor=settings.floor,
         command=f"clcnn harden {name} --seed {seed}",
@@ -109,6 +125,17 @@ def finish(
         f"{facts.test_accuracy:.2f} %), {flagged:.2f} % flagged"
     )
     return path
+
+
+def authority(robust: ControlledModule) -> float:
+    """The share of what it sees that feedback acts upon, at the input."""
+    return float(_spectrum(robust).authority)
+
+
+def _spectrum(robust: ControlledModule) -> Spectrum:
+    embedding = robust.embeddings[0]
+    assert isinstance(embedding, Spectrum)
+    return embedding
 
 
 def _flagged(robust: ControlledModule, x: Tensor) -> float:
