@@ -45,7 +45,7 @@ def test_a_shipped_control_is_what_its_card_says(name: str, preset: str) -> None
     assert facts.weights_sha256 == shelf.card(name).sha256
     assert facts.plain_accuracy == shelf.card(name).test_accuracy
     assert path.stat().st_size < 5e6
-    x, y = sample(facts.network.removeprefix("resnet20-")).test
+    x, y = sample(shelf.card(name).data).test
     x, y = x[:200], y[:200]
     share = facts.controlled_accuracy / 100
     right = int((robust(x).argmax(1) == y).sum())
