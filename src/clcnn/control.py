@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -161,7 +162,14 @@ class ControlledModule(nn.Module):
             hear_gradients(dynamics, told, fitted, states, device)
             teach(dynamics, told, fitted, device)
             self.adopt(dynamics, fitted, shapes, torch.empty_like(example[:0]))
+        for sentence in self.remarks():
+            warnings.warn(sentence, stacklevel=2)
         return self
+
+    def remarks(self) -> list[str]:
+        """What one should know of this solver with these embeddings; often nothing."""
+        solver = self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
+        return solver.remarks(self.cuts, _as_embeddings(self.embeddings))
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits of x under control."""

@@ -39,6 +39,9 @@ def test_a_shipped_control_is_what_its_card_says(name: str, preset: str) -> None
     assert robust.solver == clcnn.Feedback(preset=preset)
     taken = robust.solver.preset_for(robust.embeddings[0])
     assert (taken.strength, taken.floor) == (facts.strength, facts.floor)
+    embedding = robust.embeddings[0]
+    assert type(embedding).__name__ == facts.embedding
+    assert float(embedding.authority) == pytest.approx(facts.authority)
     assert robust.is_fitted
     assert (robust.alpha, facts.heldout_seed) == (facts.alpha, HELDOUT_SEED)
     assert len(robust.clean_scores) == facts.calibrated_on == 5000
@@ -154,9 +157,40 @@ def test_a_plan_may_take_the_shipped_control(tmp_path: Path) -> None:
     assert again == plan.defences["feedback"]
 
 
+def test_the_shipped_control_is_for_the_shipped_weights_alone() -> None:
+    other = models.load("resnet20-cifar10-labelsmooth")
+    with pytest.raises(LoadError, match="other weights than those shipped as 'resnet20-cifar10'"):
+        room.around(other, "resnet20-cifar10", "strong")
+
+
+def test_that_a_network_is_left_alone_is_said() -> None:
+    with pytest.warns(UserWarning, match="acts on a share of"):
+        models.hardened("resnet20-cifar10-pgd")
+
+
+def test_what_is_said_beside_a_shipped_control(tmp_path: Path) -> None:
+    """Its preset stays, and settings that were stored with cuts and images are read again."""
+    solver = 'fit = { shipped = "strong" }\nsolver = { kind = "feedback", authority = 0.5 }'
+    (tmp_path / "plan.toml").write_text(PLAN.replace('fit = { shipped = "strong" }', solver))
+    defence = read_plan(tmp_path / "plan.toml").defences["feedback"]
+    assert defence.solver.settings["preset"] == "strong"
+    assert defence.solver.settings["authority"] == 0.5
+    stored = defence.settings() | {
+        "cuts": ["input"],
+        "embedding": {"kind": "refined"},
+        "allow_bypass": False,
+        "correct_only": False,
+        "fit": {"images": 5000, "seed": 0},
+        "centring": "fitted",
+    }
+    assert from_settings(stored, "an older store") == defence
+
+
 @pytest.mark.parametrize(
     ("beside", "complaint"),
     [
+        ('paper_literal = true\nfit = { shipped = "strong" }', "paper_literal"),
+        ('tuned = "choice.json"\nfit = { shipped = "strong" }', "tuned"),
         ('fit = { shipped = "huge" }', "'huge'.*default, strong"),
         ('cuts = ["input", "head"]\nfit = { shipped = "strong" }', "cuts"),
         ('embedding = { kind = "refined" }\nfit = { shipped = "strong" }', "embedding"),

@@ -98,16 +98,16 @@ def test_it_contains_the_greedy_control(robust: clcnn.ControlledModule) -> None:
     torch.testing.assert_close(greedy.solve(x).u[0], u)
 
 
-def test_it_holds_back_where_the_network_goes_by_the_picture() -> None:
+def test_it_holds_back_where_the_network_goes_by_the_picture(tmp_path: Path) -> None:
     """A = mean(k lambda) / mean(lambda) for a network that looks at one known direction alone."""
     x = images(300) + noise(300, 0.03)  # no direction is empty
     centred = (x - x.mean(0)).flatten(1)
     directions = torch.linalg.eigh(centred.T @ centred)[1]
     spread = []
     for column, warned in ((-1, True), (0, False)):
-        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double().eval()
+        net = nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(36, 2)).double().eval()
         with torch.no_grad():
-            net[1].weight.copy_(torch.stack([directions[:, column], -directions[:, column]]))
+            net[2].weight.copy_(torch.stack([directions[:, column], -directions[:, column]]))
         plain = clcnn.control(net, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -124,6 +124,21 @@ def test_it_holds_back_where_the_network_goes_by_the_picture() -> None:
         spread.append(float(fitted.solve(noisy).u[0].norm() / free.solve(noisy).u[0].norm()))
         off = fitted.configure(solver=Feedback(authority=0, preset="strong"))
         assert torch.equal(off(noisy), net(noisy))
+        deeper = clcnn.control(net, ["1"], embedding=SpectralEmbedding(), solver=Feedback())
+        deeper = deeper.fit(x)  # the same states, behind the input: no rule is known there
+        assert deeper.remarks() == []
+        everything = fitted.configure(solver=Feedback(authority=1))
+        torch.testing.assert_close(deeper(noisy), everything(noisy))
+        assert everything.remarks() == []
+        by_cut = fitted.configure(solver={"input": Feedback()})
+        assert by_cut.remarks() == fitted.remarks()
+        assert len(fitted.remarks()) == warned
+        path = tmp_path / "robust.safetensors"
+        fitted.configure(solver=Feedback(authority=0.25)).save(path)
+        again = clcnn.load(path, net)
+        assert again.solver == Feedback(authority=0.25)
+        quarter = fitted.configure(solver=Feedback(authority=0.25))
+        assert torch.equal(again(noisy), quarter(noisy))
     assert spread[0] < 0.01
     assert spread[1] > 0.99
 
@@ -236,9 +251,8 @@ def test_levels_may_be_carried_from_the_first_cut_on(robust: clcnn.ControlledMod
     grown = behind.mean_variance / at.mean_variance
     carried = Levels(levels.white * grown, levels.sensitive * grown)
     state = network()[:1](x + solution.u[0])
-    levels_behind = carried.white, Feedback().taken_for(carried, behind)
     expected = behind.pull(
-        behind.coefficients(state), *(behind.authority * level for level in levels_behind)
+        behind.coefficients(state), carried.white, Feedback().taken_for(carried, behind)
     )
     assert torch.allclose(solution.u[1], expected, atol=1e-12)
     assert not torch.allclose(solution.u[1], each.u[1])

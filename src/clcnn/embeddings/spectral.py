@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Self
@@ -18,7 +17,7 @@ from clcnn.embeddings.streams import check_fitted, check_state
 from clcnn.errors import DataError, FitError
 
 _ROUNDS = 6  # of Fisher scoring: enough for levels up to the clean variances
-_OVERLAP = 1.5  # between the shipped networks that control helps (0.12) and harms (2.3, 5.7)
+_OVERLAP = 1.5  # at the input, between networks that control helps (0.12) and harms (2.3, 5.6)
 _OUTLIER = 9.0  # a squared coefficient counts for no more than ten times its expected value
 
 
@@ -95,14 +94,6 @@ class SpectralEmbedding(Spectrum):
             k = squares * (squares.numel() / n)
             self.sensitivity = k.to(self.mean.dtype)
             self._find_clean_level(states)
-        if self.authority < 0.1:
-            warnings.warn(
-                "the network goes by the directions in which clean states vary most (overlap "
-                f"{float(self.overlap):.2g}, 1 if it looked everywhere alike): control there would "
-                "take away what it needs, and Feedback acts on a share of "
-                f"{float(self.authority):.1g} of what it sees. Feedback(authority=1) acts on all.",
-                stacklevel=2,
-            )
         return self
 
     def _find_clean_level(self, states: Iterable[Tensor]) -> None:
@@ -172,6 +163,7 @@ class SpectralEmbedding(Spectrum):
         hardly use, and a filter there costs next to nothing; above, it would take away what the
         network goes by.
         """
+        check_fitted(self, self.shape_)
         return (self.sensitivity * self.variances).mean() / self.mean_variance
 
     @property

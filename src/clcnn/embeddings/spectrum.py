@@ -60,7 +60,10 @@ class Spectrum(Embedding):
 
     @property
     def authority(self) -> Tensor:
-        """a in (0, 1], the share of the levels to act upon: 1, if a kind does not know better."""
+        """a in (0, 1], the share of the levels to act upon at a network's input.
+
+        1, if a kind does not know better.
+        """
         return torch.ones_like(self.mean_variance)
 
     @abstractmethod

@@ -15,6 +15,7 @@ CHOICE = "clcnn choice"
 """What a file that `clcnn tune` wrote says of itself."""
 
 CENTRINGS = ("fitted", "batch")
+_FITTING = {"allow_bypass", "centring", "cuts", "embedding", "paper_literal", "tuned"}
 
 
 def _kind(kinds: Mapping[str, Any], kind: str, **settings: Any) -> Kind:
@@ -101,10 +102,14 @@ class Defence:
 
 def from_settings(values: Mapping[str, Any], where: str) -> Defence:
     """The defence whose `settings` these are."""
-    moved = [key for key in ("correct_only", "shipped") if key in values]
-    fit = {**values["fit"], **{key: values[key] for key in moved}}
-    rest = {k: v for k, v in values.items() if k not in moved}
-    if rest.get("cuts", ()) is None:
+    if "shipped" in values:
+        # Older ones say of cuts and embeddings, too, what nothing was made of.
+        rest = {k: v for k, v in values.items() if k not in _FITTING | {"correct_only", "shipped"}}
+        fit = {"shipped": values["shipped"]}
+        return read_defence(Table(where, "defence", {**rest, "fit": fit}), Path(), ())
+    fit = {**values["fit"], "correct_only": values["correct_only"]}
+    rest = {k: v for k, v in values.items() if k != "correct_only"}
+    if rest["cuts"] is None:
         del rest["cuts"]
     return read_defence(Table(where, "defence", {**rest, "fit": fit}), Path(), ())
 
@@ -112,7 +117,7 @@ def from_settings(values: Mapping[str, Any], where: str) -> Defence:
 def read_defence(table: Table, folder: Path, networks: Sequence[str]) -> Defence:
     """What [defences.NAME] describes; keys given beside ``tuned`` replace what was chosen."""
     tuned = table.get("tuned", (str, dict), "a file that `clcnn tune` wrote, or one a network")
-    if tuned is None:
+    if tuned is None or "shipped" in table.table("fit").values:
         base = Defence()
         if table.flag("paper_literal"):
             base = Defence(embedding=PAPERS_LINEAR, weights="mean", centring="batch")
@@ -150,14 +155,15 @@ def _overridden(table: Table, base: Defence) -> Defence:
     if cuts is not None and not all(isinstance(cut, str) for cut in cuts):
         raise table.error("cuts", shown(cuts), "names of submodules in quotes")
     fit = table.table("fit")
-    shipped = fit.get("shipped", (str,), "a preset of clcnn.models.hardened", base.fit.shipped)
+    shipped = fit.get("shipped", (str,), "a preset of clcnn.models.hardened")
+    solver = table.table("solver")
     if shipped is not None:
-        base = replace(base, solver=_of_preset(table, fit, shipped))
+        base, solver = _with_preset(table, fit, solver, shipped)
     defence = replace(
         base,
         cuts=None if cuts is None else tuple(cuts),
         embedding=embedding_kind(table.table("embedding"), base.embedding),
-        solver=solver_kind(table.table("solver"), base.solver),
+        solver=solver_kind(solver, base.solver),
         weights=_numbers(table, "weights", base.weights, words=("sum", "mean")),
         regularization=_numbers(table, "regularization", base.regularization),
         centring=table.choice("centring", CENTRINGS, base.centring),
@@ -175,10 +181,11 @@ def _overridden(table: Table, base: Defence) -> Defence:
     return defence
 
 
-def _of_preset(table: Table, fit: Table, preset: str) -> Kind:
+def _with_preset(table: Table, fit: Table, solver: Table, preset: str) -> tuple[Defence, Table]:
     """The solver of a shipped control, beside which nothing may be said of how it is fitted."""
-    fitting = {"cuts", "embedding", "allow_bypass"}, {"images", "seed", "correct_only"}
-    given = sorted(fitting[0] & set(table.values)) + sorted(fitting[1] & set(fit.values))
+    given = sorted(_FITTING & set(table.values)) + [
+        f"fit.{key}" for key in fit.values if key != "shipped"
+    ]
     if given:
         raise table.error(
             given[0],
@@ -186,7 +193,10 @@ def _of_preset(table: Table, fit: Table, preset: str) -> Kind:
             "one of them: what is shipped has its own cuts and embeddings, fitted long ago",
         )
     fit.known("shipped", [preset], PRESETS)
-    return _kind(SOLVERS, "feedback", preset=preset)
+    base = Defence(solver=_kind(SOLVERS, "feedback", preset=preset))
+    if solver.values.get("kind") == "feedback":
+        solver = Table(solver.where, solver.name, {"preset": preset, **solver.values})
+    return base, solver
 
 
 def _numbers(table: Table, key: str, default: Any, words: tuple[str, ...] = ()) -> Any:

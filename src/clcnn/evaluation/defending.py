@@ -18,7 +18,14 @@ from clcnn.embeddings.base import Embedding
 from clcnn.errors import LoadError
 from clcnn.evaluation.centring import BatchCentred
 from clcnn.evaluation.defence import Defence
-from clcnn.evaluation.hashing import DEFENCE_ROOMS, FIT_ROOMS, digest, digest_file, versions
+from clcnn.evaluation.hashing import (
+    DEFENCE_ROOMS,
+    FIT_ROOMS,
+    SHIPPED_ROOMS,
+    digest,
+    digest_file,
+    versions,
+)
 from clcnn.evaluation.kinds import make_embedding, make_solver
 from clcnn.evaluation.plan import NONE, Plan
 from clcnn.evaluation.tables import PlanError
@@ -67,7 +74,7 @@ class Defences:
             return {
                 "network": self.workshop.network(plan, network).fingerprint,
                 "shipped": self._shipped(plan, network, defence.fit.shipped)[1].sha256,
-                "versions": versions(FIT_ROOMS),
+                "versions": versions(SHIPPED_ROOMS),
             }
         chosen = self.workshop.images(plan, network, "train", defence.fit.images, defence.fit.seed)
         return {
@@ -120,7 +127,12 @@ class Defences:
         if name not in self._fitted and defence.fit.shipped is not None:
             plain = self.workshop.network(plan, network).module
             weights = plan.networks[network].weights
-            self._fitted[name] = shipped_around(plain, weights, defence.fit.shipped)
+            try:
+                self._fitted[name] = shipped_around(plain, weights, defence.fit.shipped)
+            except LoadError as error:
+                raise PlanError(
+                    f"found fit = {{ shipped = {defence.fit.shipped!r} }} for {network!r}: {error}"
+                ) from error
         if name not in self._fitted:
             while len(self._fitted) >= _KEPT:
                 del self._fitted[next(iter(self._fitted))]

@@ -17,11 +17,12 @@ from clcnn._version import __version__
 
 _PACKAGE = Path(__file__).parent.parent
 
-NETWORKS = ("models/densenet", "models/layers", "models/resnet")
+NETWORKS = ("models/densenet", "models/layers", "models/resnet", "models/weights")
 ATTACK_ROOMS = ("attacks", *NETWORKS)
 CORRUPTION_ROOMS = ("corruptions",)
-FIT_ROOMS = ("dynamics", "embeddings", "fitting", "states", *NETWORKS)
-DEFENCE_ROOMS = (*FIT_ROOMS, "checks", "control", "gradients", "objective", "settings", "solvers")
+FIT_ROOMS = ("checks", "control", "dynamics", "embeddings", "fitting", "states", *NETWORKS)
+SHIPPED_ROOMS = (*FIT_ROOMS, "loading", "models/hardening", "persistence")
+DEFENCE_ROOMS = (*FIT_ROOMS, "gradients", "objective", "settings", "solvers")
 EVALUATION_FILES = ("centring", "defending", "measuring", "prefixes", "threats")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from clcnn.errors import LoadError
 from clcnn.gradients import GradMode
 from clcnn.loading import load as load_control
 from clcnn.models import shelf
+from clcnn.persistence import fingerprint
 from clcnn.solvers.feedback import PresetName
 
 SHELF = Path(__file__).parent / "hardened"
@@ -69,11 +71,14 @@ def hardened(
     """The trained network called ``name`` under `Feedback` control, with a calibrated detector.
 
     preset: "default" costs at most a point of clean accuracy, "strong" does most against
-        perturbations (docs/feedback.md has the figures).
+        perturbations (docs/feedback.md has the figures). A network that control would harm is left
+        nearly alone by both, with a warning; its detector works all the same.
     grad: what a backward pass gives, as in `clcnn.control`.
     """
     file(name, preset)  # what is not there is said before any weights are read
     robust = around(shelf.load(name), name, preset)
+    for sentence in robust.remarks():
+        warnings.warn(sentence, stacklevel=2)
     return robust if grad is None else robust.configure(grad=grad)
 
 
@@ -81,6 +86,12 @@ def around(network: torch.nn.Module, name: str, preset: str) -> ControlledModule
     """The shipped control of the network called ``name``, around that network itself."""
     path, facts = file(name, preset)
     shelf.check_content(path, facts.sha256)
+    if fingerprint(network) != fingerprint(shelf.load(name)):
+        raise LoadError(
+            f"found other weights than those shipped as {name!r}, on which its control was fitted; "
+            "expected these. Fit one of your own: clcnn.control(model, ['input'], "
+            "embedding=clcnn.SpectralEmbedding(), solver=clcnn.Feedback()).fit(clean data)."
+        )
     return load_control(path, network)
 
 

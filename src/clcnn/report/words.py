@@ -16,6 +16,7 @@ DEFENCES = {
     "pmp": "CLC-NN, auto",
     "feedback": "feedback",
     "feedback-strong": "feedback, strong",
+    "feedback-free": "feedback, full authority",
     "filter": "filter alone",
     "filter-strong": "filter alone, strong",
     "layerwise": "layer-wise",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, final
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from clcnn.checks import require_finite
 from clcnn.dynamics.base import Dynamics
+from clcnn.embeddings.base import Embedding
 from clcnn.objective import Objective, total_cost
 from clcnn.solvers.problem import Evaluation, Policy, Problem, grad_mode, no_autocast
 from clcnn.types import Solution, Status
@@ -48,6 +49,10 @@ class Solver(ABC):
 
     @abstractmethod
     def _solve(self, problem: Problem) -> Solution: ...
+
+    def remarks(self, cuts: Sequence[str], embeddings: Sequence[Embedding]) -> list[str]:
+        """What a user should know of this solver with these embeddings: as a rule, nothing."""
+        return []
 
     def _answer(self, problem: Problem) -> Tensor:
         return self._solve(problem).logits

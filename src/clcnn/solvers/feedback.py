@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from clcnn.dynamics.base import INPUT
+from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.spectrum import CEILING, KNEE, SUSPICION, Levels, Preset, Spectrum
 from clcnn.errors import SolveError
 from clcnn.solvers.base import FeedbackSolver
@@ -42,10 +45,10 @@ class Feedback(FeedbackSolver):
 
     ``floor`` (a share of mean(lambda), too) is a white level that is assumed in every sample,
     n_i = a (max(s, floor mean(lambda)) + k_i G): an attacker who keeps out of sight meets it all
-    the same. ``authority`` is a: left out, the embedding's own, near 1 where the network goes by
-    directions that clean states hardly use, near 0 where it goes by those that make the picture
-    (as after adversarial training): there an attacker who feigns high levels would turn the
-    control against it.
+    the same. ``authority`` is a: left out, 1 at inner cuts, and at the input the embedding's own,
+    near 1 where the network goes by directions that clean states hardly use, near 0 where it goes
+    by those that make the picture (as after adversarial training): there an attacker who feigns
+    high levels would turn the control against it.
 
     With several cuts the levels are found at each of them; with ``carry`` they are found at the
     first one alone and taken on in proportion, s_t / mean(lambda_t) = s_0 / mean(lambda_0) and g
@@ -108,13 +111,33 @@ class Feedback(FeedbackSolver):
                 levels = embedding.levels_of(z)
                 first = t, levels
             floor = self.preset_for(embedding).floor
-            share = embedding.authority if self.authority is None else self.authority
+            share = self.authority_at(problem.dynamics.cuts[t], embedding)
             white = share * torch.maximum(levels.white, floor * embedding.mean_variance)
             sensitive = share * self.taken_for(levels, embedding)
             u = embedding.refine(x, embedding.pull(z, white, sensitive), white + sensitive)
             return u if self.trust is None else u.clamp(-self.trust, self.trust)
 
         return pi
+
+    def authority_at(self, cut: str, embedding: Spectrum) -> Tensor | float:
+        """a at a cut: the one given, else the embedding's own at the input, and 1 behind it."""
+        if self.authority is not None:
+            return self.authority
+        return embedding.authority if cut == INPUT else 1.0
+
+    def remarks(self, cuts: Sequence[str], embeddings: Sequence[Embedding]) -> list[str]:
+        """That the control holds back, where it does."""
+        said = []
+        for cut, embedding in zip(cuts, embeddings, strict=True):
+            if not isinstance(embedding, Spectrum):
+                continue
+            if (share := float(self.authority_at(cut, embedding))) < 0.5 and self.authority is None:
+                said.append(
+                    f"at cut {cut!r} the network goes by the directions in which clean states vary "
+                    "most: control there would take away what it needs, and Feedback acts on a "
+                    f"share of {share:.1g} of what it sees. Feedback(authority=1) acts on all."
+                )
+        return said
 
     def preset_for(self, embedding: Spectrum) -> Preset:
         """Strength and floor: those given, else the preset's of this kind of embedding."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from clcnn.embeddings.base import Embedding
 from clcnn.errors import SolveError
 from clcnn.solvers.base import FeedbackSolver, Solver
 from clcnn.solvers.loop import IterativeSolver, Memory
@@ -54,6 +55,11 @@ class FeedbackPerCut(FeedbackSolver):
         """The policies of all cuts as one."""
         policies = [solver.policy(problem) for solver in self.solvers]
         return lambda t, x: policies[t](t, x)
+
+    def remarks(self, cuts: Sequence[str], embeddings: Sequence[Embedding]) -> list[str]:
+        """Those of each cut's own solver."""
+        places = zip(self.solvers, cuts, embeddings, strict=True)
+        return [said for solver, cut, E in places for said in solver.remarks([cut], [E])]
 
 
 def combine(solvers: Mapping[str, Solver], cuts: Sequence[str]) -> Solver:

@@ -62,12 +62,12 @@ def harden(
     say(f"fitting on {len(x)} training images of {data}")
     network = shelf.load(name)
     fitted = control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
-    with warnings.catch_warnings(record=True) as signs:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # what `fit` would warn of is said below
         fitted.fit(x)
-    for sign in signs:
-        say(str(sign.message))
-    if authority(fitted) >= _ACTS:
+    if authority(fitted) < _ACTS:
+        say(" ".join([*fitted.remarks(), "There is no network behind the filter."]))
+    else:
         say("training a network behind the filter")
         embedding = RefinedEmbedding(seed=seed)
         fitted = control(network, ["input"], embedding=embedding, solver=Feedback())
