@@ -466,7 +466,7 @@ def test_cheap_embeddings_serve_any_batch(embedding: clcnn.Embedding) -> None:
 def test_feedback_control_serves_any_batch(embedding: clcnn.Embedding) -> None:
     torch.manual_seed(0)
     model = Pooled().eval()
-    solver = clcnn.Feedback(preset="strong", floor=0.01)
+    solver = clcnn.Feedback(preset="strong", floor=0.01, authority=0.5)
     robust = controlled(model, solver, at=["input"], embedding=embedding)
     program = robust.export().module()
     for n in (1, 6):

@@ -21,7 +21,7 @@ from clcnn.report import Document, ReportError, make_report
 from clcnn.report.blocks import Details, Figure, Key, Panel, Paragraph, Pictures, TableBlock
 from clcnn.report.costs import costs
 from clcnn.report.files import file_blocks
-from clcnn.report.gather import gather
+from clcnn.report.gather import _cuts, gather
 from clcnn.report.pictures import choose, replan
 from clcnn.report.png import to_png
 from clcnn.report.svg import Scale, nice, powers, standalone
@@ -56,6 +56,12 @@ def test_residuals_are_the_quartiles_of_the_samples(shared: Path) -> None:
     np.testing.assert_allclose(found.after, np.percentile(after, [25, 50, 75], axis=0))
     uncontrolled = [r.cell for r in experiment.results if r.defence == "none"]
     assert not set(uncontrolled) & set(experiment.residuals)
+
+
+def test_a_shipped_control_is_at_the_input() -> None:
+    settings = {"cuts": ["input", "head"]}, {"shipped": "strong"}, {"cuts": None}
+    found = _cuts({str(i): {"net": one} for i, one in enumerate(settings)})
+    assert found == {("net", "0"): ("input", "head"), ("net", "1"): ("input",)}
 
 
 def test_the_residual_figure_names_the_cuts(document: Document) -> None:

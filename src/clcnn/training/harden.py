@@ -65,7 +65,7 @@ def harden(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # what `fit` would warn of is said below
         fitted.fit(x)
-    if authority(fitted) < _ACTS:
+    if _authority(fitted) < _ACTS:
         say(" ".join([*fitted.remarks(), "There is no network behind the filter."]))
     else:
         say("training a network behind the filter")
@@ -103,7 +103,7 @@ def finish(
         network=name,
         preset=preset,
         embedding=type(_spectrum(robust)).__name__,
-        authority=authority(robust),
+        authority=_authority(robust),
         strength=settings.strength,
         floor=settings.floor,
         command=f"clcnn harden {name} --seed {seed}",
@@ -127,7 +127,7 @@ def finish(
     return path
 
 
-def authority(robust: ControlledModule) -> float:
+def _authority(robust: ControlledModule) -> float:
     """The share of what it sees that feedback acts upon, at the input."""
     return float(_spectrum(robust).authority)
 
