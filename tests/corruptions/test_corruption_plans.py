@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import statistics
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,7 +138,8 @@ def test_means_are_over_images_that_count_once(store: Path, found: list[Result])
 def test_a_report_speaks_of_severity_and_of_no_radius(store: Path) -> None:
     (experiment,) = gather([store])
     pool = Pool([experiment])
-    (table,) = tables(experiment, pool)
+    averaged, table = tables(experiment, pool)
+    assert "Mean over all corruptions" in averaged.caption  # type: ignore[union-attr]
     assert table.corner == ("network", "severity", "defence")  # type: ignore[union-attr]
     figure = accuracy_figure(experiment, "tiny", pool)
     assert figure is not None
@@ -147,6 +151,29 @@ def test_a_report_speaks_of_severity_and_of_no_radius(store: Path) -> None:
     assert trade_off([experiment]) is None
     (sentence,) = picture_blocks([experiment], workshop(), 3, lambda text: None)
     assert "No pictures" in repr(sentence)
+
+
+def test_a_report_begins_with_the_means_of_complete_defences(store: Path, tmp_path: Path) -> None:
+    (experiment,) = gather([store])
+    with Store(store) as opened:
+        lines = means(opened, list(experiment.results))
+    table, _ = tables(experiment, Pool([experiment]))
+    cells = [[span.text for span in spans] for row in table.rows for spans in row.cells]  # type: ignore[union-attr]
+    plain, none_more, linear, more = cells
+    assert none_more == ["–"]
+    for found, line in zip((plain, linear, more), lines, strict=True):
+        value = float(found[0].replace("−", "-"))
+        assert value == pytest.approx(float(line["accuracy"]), abs=0.051)
+    part = tmp_path / "part.sqlite"
+    shutil.copy(store, part)
+    (cell,) = {r.cell for r in experiment.results if (r.defence, r.eps) == ("linear", 5)} & {
+        r.cell for r in experiment.results if r.attack == "misty"
+    }
+    with closing(sqlite3.connect(part)) as connection, connection:
+        connection.execute("DELETE FROM samples WHERE cell = ? AND chunk = 1", (cell,))
+        connection.execute("UPDATE chunks SET done = 0 WHERE cell = ? AND number = 1", (cell,))
+    (lacking,) = gather([part])
+    assert [(a.defence, a.minus) for a in lacking.averages] == [("none", None)]
 
 
 def test_the_plan_has_all_fifteen_at_five_severities() -> None:

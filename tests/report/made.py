@@ -30,6 +30,8 @@ steps = 2
 GRIDS = {
     "table1": 'defences = ["none", "linear"]\nattacks = ["none", "fgsm", "pgd"]\neps = [2, 8]',
     "table3": 'defences = ["linear", "reactive"]\nattacks = ["none", "fgsm", "pgd"]\neps = [8]',
+    "robust": 'defences = ["none", "feedback-strong"]\nattacks = ["none", "fgsm"]\neps = [8]\n'
+    'threats = ["oblivious", "adaptive"]',
     "adaptive": 'defences = ["none", "linear"]\nattacks = ["fgsm"]\neps = [8]\n'
     'threats = ["adaptive"]\nn = 10',
 }

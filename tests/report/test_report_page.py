@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -195,9 +196,33 @@ def test_incomplete_cells_are_shown_as_such(store: Path) -> None:
     assert "▼" not in linear[3]
     assert linear[5] == "0 of 20 paper 50"
     assert "2 cells are not complete" in page.text
-    assert "table1: tiny, linear, pgd, eps 2, oblivious: 0 of 20" in page.text
+    assert "table1: 1 cell not begun" in page.text
+    assert "table1: tiny, linear, fgsm, eps 2, oblivious: 16 of 20" in page.text
+    assert "0 of 20" not in page.text.split("Incomplete cells")[1].split("Table 1")[0]
     shortfalls = [row for table in page.tables for row in table if "PGD, ε = 2" in row]
     assert not shortfalls
+
+
+def test_an_experiment_about_differences_begins_with_them(tmp_path: Path) -> None:
+    base = BASE.replace("[defences.reactive]", "[defences.feedback-strong]")
+    base = base.replace('kind = "reactive"', 'kind = "greedy"')
+    store = fill(tmp_path / "r.sqlite", "robust", base=base)
+    first, second, *_ = Page(to_html(make_report([store], pictures=0))).tables
+    assert first[:2] == [["ε/255", "FGSM"], ["oblivious", "adaptive"]]
+    right: dict[tuple[object, object, object], dict[object, int]] = {}
+    for defence, eps, threat, sample, correct in read(
+        store,
+        "SELECT defence, eps, threat, sample, correct FROM entries JOIN samples USING (cell)",
+    ):
+        right.setdefault((defence, eps, threat), {})[sample] = int(str(correct))
+    for label, place in (("clean", (0, "none")), ("8", (8, "oblivious")), ("8", (8, "adaptive"))):
+        one, two = right["feedback-strong", *place], right["none", *place]
+        points = 100 * statistics.fmean(one[s] - two[s] for s in two)
+        row = next(row for row in first if label in row[:1])
+        cell = row[2 if place[1] == "adaptive" else 1]
+        assert float(cell.split()[0].replace("−", "-")) == pytest.approx(points, abs=0.051), row
+        assert " to " in cell
+    assert "feedback, strong" in {head for row in second for head in row}
 
 
 def test_all_that_a_store_says_is_escaped(store: Path) -> None:

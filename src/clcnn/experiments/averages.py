@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from clcnn.evaluation.plan import NONE
 from clcnn.evaluation.results import Result
@@ -13,30 +14,65 @@ MEAN = "mean"
 Row = dict[str, str]
 
 
-def means(store: Store, found: Sequence[Result]) -> list[Row]:
-    """Accuracy over all corruptions and severities, and its difference to no control, in per cent.
+@dataclass(frozen=True)
+class Average:
+    """The mean of one defence over all corruptions and severities, or a difference of two.
+
+    ``minus`` is the defence that was taken away, image by image.
+    """
+
+    network: str
+    defence: str
+    minus: str | None
+    mean: Mean
+    seconds: float
+
+
+def averages(store: Store, found: Sequence[Result]) -> list[Average]:
+    """Accuracy over all corruptions and severities, and its difference to no control.
 
     m = sum_i a_i / n, a_i the share of all cells in which image i is classified right. The 95 %
     intervals are over images, as the same ones are in every cell; differences are image by image.
-    The corruptions are not drawn from anything: they are these.
+    The corruptions are not drawn from anything: they are these. A defence with a cell that is not
+    complete has no mean yet.
     """
     cells = [result for result in found if result.is_corruption]
-    rows = []
+    made = []
     for network in dict.fromkeys(result.network for result in cells):
-        here = [result for result in cells if result.network == network]
-        defences = list(dict.fromkeys(result.defence for result in here))
-        of = {d: [result for result in here if result.defence == d] for d in defences}
-        shares = {d: _shares(store, of[d]) for d in defences}
-        seconds = {d: sum(result.seconds for result in of[d]) / len(of[d]) for d in defences}
-        plain = shares.get(NONE, {})
-        for d in defences:
-            rows.append(_row(network, d, mean(list(shares[d].values())), seconds[d]))
-        for d in defences:
-            if d == NONE or not plain:
-                continue
-            more = [share - plain[sample] for sample, share in shares[d].items()]
-            rows.append(_row(network, f"{d}-{NONE}", mean(more), seconds[d] - seconds[NONE]))
-    return rows
+        of: dict[str, list[Result]] = {}
+        for result in cells:
+            if result.network == network:
+                of.setdefault(result.defence, []).append(result)
+        of = {d: its for d, its in of.items() if all(result.is_complete for result in its)}
+        shares = {d: _shares(store, its) for d, its in of.items()}
+        seconds = {d: sum(result.seconds for result in its) / len(its) for d, its in of.items()}
+        for d in of:
+            made.append(Average(network, d, None, mean(list(shares[d].values())), seconds[d]))
+        plain = shares.get(NONE)
+        for d in of:
+            if d != NONE and plain is not None:
+                more = mean([share - plain[sample] for sample, share in shares[d].items()])
+                made.append(Average(network, d, NONE, more, seconds[d] - seconds[NONE]))
+    return made
+
+
+def means(store: Store, found: Sequence[Result]) -> list[Row]:
+    """`averages` as lines of a CSV file, in per cent."""
+    return [
+        {
+            "network": average.network,
+            "defence": f"{average.defence}-{average.minus}" if average.minus else average.defence,
+            "attack": MEAN,
+            "eps": "",
+            "threat": "oblivious",
+            "n": str(average.mean.n),
+            "accuracy": f"{100 * average.mean.value:.2f}",
+            "low": f"{100 * average.mean.low:.2f}",
+            "high": f"{100 * average.mean.high:.2f}",
+            "seconds": f"{average.seconds:.6f}",
+        }
+        for average in averages(store, found)
+    ]
 
 
 def _shares(store: Store, cells: Sequence[Result]) -> dict[int, float]:
@@ -47,18 +83,3 @@ def _shares(store: Store, cells: Sequence[Result]) -> dict[int, float]:
         *(result.cell for result in cells),
     )
     return dict(rows)
-
-
-def _row(network: str, defence: str, found: Mean, seconds: float) -> Row:
-    return {
-        "network": network,
-        "defence": defence,
-        "attack": MEAN,
-        "eps": "",
-        "threat": "oblivious",
-        "n": str(found.n),
-        "accuracy": f"{100 * found.value:.2f}",
-        "low": f"{100 * found.low:.2f}",
-        "high": f"{100 * found.high:.2f}",
-        "seconds": f"{seconds:.6f}",
-    }

@@ -44,6 +44,9 @@ PLANS = tuple(name for name in ORDER if name not in ("toy", "theory"))
 
 CHOICES = Path("results") / "choices"
 
+PAIRS = {"table3": ("linear", "reactive"), "robust": ("feedback-strong", NONE)}
+"""The experiments about a difference on the same images: of which defence to which."""
+
 Row = dict[str, str]
 
 
@@ -113,10 +116,8 @@ def run(
     found = run_plan(plan, store, workshop=workshop, watch=watch)
     signs = tuple(map(str, warnings_of(found)))
     lines = [result.row() for result in found]
-    if name == "table3":
-        lines = differences(store, found, "linear", "reactive") + lines
-    if name == "robust":
-        lines = differences(store, found, "feedback-strong", NONE) + lines
+    if name in PAIRS:
+        lines = differences(store, found, *PAIRS[name]) + lines
     if name == "corruptions":
         lines += means(store, found)
     return Outcome(label, COLUMNS, tuple(lines), missing, signs)

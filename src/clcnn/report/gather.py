@@ -16,6 +16,8 @@ from clcnn.evaluation.measuring import unpacked
 from clcnn.evaluation.results import Result, compare, plans, results, warnings_of
 from clcnn.evaluation.store import Store
 from clcnn.experiments import paper
+from clcnn.experiments.averages import Average, averages
+from clcnn.experiments.run import ORDER, PAIRS
 from clcnn.report.blocks import ReportError
 from clcnn.statistics import Paired
 
@@ -66,6 +68,7 @@ class Experiment:
     sample: bool
     differences: Mapping[Place, Paired] = field(default_factory=dict)
     residuals: Mapping[int, Residuals] = field(default_factory=dict)
+    averages: Sequence[Average] = ()
 
     @property
     def is_of_corruptions(self) -> bool:
@@ -114,11 +117,11 @@ class Warned:
 
 
 def gather(stores: Sequence[Path]) -> list[Experiment]:
-    """All experiments of all stores: the paper's tables first, in their order."""
+    """All experiments of all stores: the paper's tables, our other ones by worth, then the rest."""
     if not stores:
         raise ReportError("found no store; expected at least one that `clcnn evaluate` wrote.")
     found = [experiment for path in dict.fromkeys(stores) for experiment in _of_store(path)]
-    order = list(paper.TABLES)
+    order = [*paper.TABLES, *(name for name in ORDER if name not in paper.TABLES)]
     return sorted(
         found,
         key=lambda e: (
@@ -176,6 +179,7 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
         sample=bool(described.get("sample")),
         differences=_differences(store, name, found),
         residuals={} if name.startswith(TUNING) else _residuals(store, found),
+        averages=averages(store, found),
     )
 
 
@@ -190,11 +194,10 @@ def _cuts(defences: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, ...]]
 
 
 def _differences(store: Store, name: str, found: Sequence[Result]) -> dict[Place, Paired]:
-    """For a table of differences: first defence minus second, on the samples that both have."""
-    table = paper.TABLES.get(name)
-    if table is None or not table.differences:
+    """For an experiment about one: first defence minus second, on the samples that both have."""
+    if name not in PAIRS:
         return {}
-    first, _, second = table.defences[0].partition("-")
+    first, second = PAIRS[name]
     at = {(r.defence, r.network, r.attack, r.eps, r.threat): r for r in found if r.n}
     differences: dict[Place, Paired] = {}
     for defence, network, attack, eps, threat in at:

@@ -9,18 +9,21 @@ from collections.abc import Iterable, Sequence
 
 from clcnn.evaluation.results import Result
 from clcnn.experiments import paper
+from clcnn.experiments.run import PAIRS
 from clcnn.report import words
 from clcnn.report.against import RULE, printed_at
 from clcnn.report.blocks import Block, Column, Details, Paragraph, Row, Span, TableBlock
 from clcnn.report.cells import (
     UNPLANNED,
     Footnotes,
+    Usual,
     accuracy_spans,
     difference_spans,
     paper_spans,
     usual_of,
 )
-from clcnn.report.gather import Experiment
+from clcnn.report.gather import Experiment, Place
+from clcnn.statistics import Mean
 
 NONE = "none"
 
@@ -54,7 +57,11 @@ def tables(experiment: Experiment, pool: Pool) -> list[Block]:
     if table is not None and table.differences:
         blocks: list[Block] = [_differences(experiment, table)]
     else:
-        blocks = [_accuracies(experiment, table, pool)]
+        blocks = [
+            *_averages(experiment),
+            *_pairs(experiment),
+            _accuracies(experiment, table, pool),
+        ]
     if table is not None:
         blocks += _open(table)
     return blocks
@@ -182,6 +189,83 @@ def _differences(experiment: Experiment, table: paper.PaperTable) -> TableBlock:
         rows=rows,
         legend=[RULE.replace("Wilson", "Tango, paired"), *notes.lines()],
     )
+
+
+def _pairs(experiment: Experiment) -> list[Block]:
+    """What an experiment that no table of the paper's is like says first: its differences."""
+    if not experiment.differences:
+        return []
+    first, second = PAIRS[experiment.name]
+    usual = usual_of(pair.n for pair in experiment.differences.values())
+    places = sorted(experiment.differences, key=lambda place: (place[0], place[2]))
+    across = list(dict.fromkeys((attack, threat) for _, attack, eps, threat in places if eps))
+    rows = [
+        Row(
+            (network, f"{eps:g}" if eps else "clean"),
+            [_pair(experiment, (network, attack, eps, threat), usual) for attack, threat in across]
+            if eps
+            else [
+                _pair(experiment, (network, NONE, 0.0, NONE), usual),
+                *([Span("″", "muted")] for _ in across[1:]),
+            ],
+        )
+        for network, eps in dict.fromkeys((place[0], place[2]) for place in places)
+    ]
+    return [
+        TableBlock(
+            caption=f"{words.defence(first)} minus {words.defence(second)}: points of accuracy on "
+            f"the same samples, with 95 % intervals (Tango); {usual.words}.",
+            corner=("network", "ε/255"),
+            columns=[Column(threat, words.attack(attack)) for attack, threat in across],
+            rows=rows,
+        )
+    ]
+
+
+def _pair(experiment: Experiment, place: Place, usual: Usual) -> list[Span]:
+    pair = experiment.differences.get(place)
+    if pair is None:
+        return [Span(UNPLANNED, "muted")]
+    network, attack, eps, threat = place
+    parts = [_at(experiment, network, d, attack, eps, threat) for d in PAIRS[experiment.name]]
+    complete = all(part is not None and part.is_complete for part in parts)
+    return difference_spans(pair, complete, None, usual, Footnotes())
+
+
+def _averages(experiment: Experiment) -> list[Block]:
+    """Means over all corruptions and severities, of the defences that have met all of them."""
+    found = experiment.averages
+    if not found:
+        return []
+    plain = {(a.network, a.defence): a.mean for a in found if a.minus is None}
+    more = {(a.network, a.defence): a.mean for a in found if a.minus is not None}
+    usual = usual_of(mean.n for mean in plain.values())
+
+    def spans(mean: Mean | None, signed: bool) -> list[Span]:
+        if mean is None:
+            return [Span(UNPLANNED, "muted")]
+        value, low, high = (100 * part for part in (mean.value, mean.low, mean.high))
+        text = words.points(value) if signed else f"{value:.1f}"
+        return [Span(text), Span(words.interval(low, high, signed), "interval")]
+
+    return [
+        TableBlock(
+            caption="Mean over all corruptions and severities: accuracy in %, and points more than "
+            f"without control on the same images; 95 % intervals over images; {usual.words}.",
+            corner=("network", "defence"),
+            columns=[Column("mean"), Column("difference")],
+            rows=[
+                Row(
+                    (experiment.weights.get(network, network), words.defence(defence)),
+                    [
+                        [*spans(mean, signed=False), *usual.other(mean.n)],
+                        spans(more.get((network, defence)), signed=True),
+                    ],
+                )
+                for (network, defence), mean in plain.items()
+            ],
+        )
+    ]
 
 
 def _open(table: paper.PaperTable) -> list[Block]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -133,12 +134,7 @@ def _line(check: str, signs: Sequence[Warned]) -> str:
 
 
 def _unfinished(experiments: Sequence[Experiment]) -> list[Block]:
-    lacking = [
-        f"{experiment.plan}: {name_of(r)}: {words.count(r.n)} of {words.count(r.wanted)}"
-        for experiment in experiments
-        for r in experiment.results
-        if not r.is_complete
-    ]
+    lacking = [(e.plan, r) for e in experiments for r in e.results if not r.is_complete]
     if not lacking:
         return []
     text = (
@@ -146,7 +142,13 @@ def _unfinished(experiments: Sequence[Experiment]) -> list[Block]:
         "tables with what they have so far and are not marked against the paper's; repeat the "
         "commands that measure them to go on."
     )
-    return [Paragraph(text, "warning"), Details("Incomplete cells", [Bullets(lacking)])]
+    ahead = Counter(plan for plan, r in lacking if not r.n)
+    items = [f"{plan}: {words.several(n, 'cell')} not begun" for plan, n in ahead.items()] + [
+        f"{plan}: {name_of(r)}: {words.count(r.n)} of {words.count(r.wanted)}"
+        for plan, r in lacking
+        if r.n
+    ]
+    return [Paragraph(text, "warning"), Details("Incomplete cells", [Bullets(items)])]
 
 
 def _section(experiment: Experiment, pool: Pool, several: bool) -> list[Block]:
