@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -419,3 +420,31 @@ def test_a_smaller_count_is_the_start_of_a_larger(finished: Path) -> None:
     assert torch.equal(few, many[:5])
     other = shop.images(plan(), "tiny", "test", 20, 4).places
     assert not torch.equal(other, many)
+
+
+def test_images_and_a_network_of_ones_own(tmp_path: Path) -> None:
+    images = {"train": pictures(80, 1), "test": pictures(40, 3)}
+    mine = plan(TEXT.replace('data = "mnist"', 'data = "quarters"'))
+    shop = Workshop(networks={"tiny": network()}, images={"quarters": images})
+    own = run(mine, tmp_path / "own.sqlite", workshop=shop)
+    known = run(plan(), tmp_path / "known.sqlite", workshop=workshop())
+    assert [r.accuracy for r in own] == [r.accuracy for r in known]
+
+
+@pytest.mark.parametrize(
+    ("data", "images", "words"),
+    [
+        ("minst", {}, ["found data = 'minst'", "fashion-mnist", "Did you mean 'mnist'?"]),
+        ("quarter", {"quarters": {}}, ["Workshop(images={'quarter'", "Did you mean 'quarters'?"]),
+        ("quarters", {"quarters": {"train": pictures(80, 1)}}, ["no 'test'", "(train)"]),
+    ],
+)
+def test_images_that_are_not_there(
+    data: str, images: Any, words: list[str], tmp_path: Path
+) -> None:
+    lost = plan(TEXT.replace('data = "mnist"', f'data = "{data}"'))
+    shop = Workshop(networks={"tiny": network()}, images=images)
+    with pytest.raises(PlanError) as error:
+        run(lost, tmp_path / "r.sqlite", workshop=shop)
+    for word in words:
+        assert word in str(error.value)

@@ -80,7 +80,7 @@ def test_stealth_is_left_out_where_the_attacker_knows_of_no_control() -> None:
         ("eps = [20, 40]", "eps = [0.0314]", ["[grid 1]", "eps", "8 for 8/255"]),
         ("eps = [20, 40]", "", ["eps", "found nothing"]),
         ('"none", "fgsm"', '"none", "fgms"', ["[grid 1]", "attacks", "Did you mean 'fgsm'?"]),
-        ('data = "mnist"', 'data = "minst"', ["[networks.tiny]", "Did you mean 'mnist'?"]),
+        ('data = "mnist"', "data = 3", ["[networks.tiny]", "data", "a string"]),
         ('weights = "tiny"', "", ["[networks.tiny]", "weights", "found nothing"]),
         ("[[grid]]", "[grid]", ["grid", "[[grid]]"]),
         ("[networks.tiny]", "[network.tiny]", ["networks", "found none"]),

@@ -7,7 +7,7 @@
 
     [networks.standard]
     weights = "resnet20-cifar10"               # a name of clcnn.models.list(), or a file
-    data = "cifar10"
+    data = "cifar10"                           # of clcnn.data, or what a Workshop is given
 
     [defences.linear]                          # "none" is a defence too, and always there
     cuts = ["input", "layer1", "layer2", "layer3", "head"]
@@ -40,7 +40,6 @@ from typing import Any, Literal
 
 from clcnn import corruptions
 from clcnn.attacks.norms import NORMS
-from clcnn.data.catalogue import CATALOGUE
 from clcnn.evaluation.defence import Defence, read_defence
 from clcnn.evaluation.kinds import ATTACKS, Kind, attack_kind
 from clcnn.evaluation.tables import Table, read, shown
@@ -174,7 +173,7 @@ def parse(table: Table, folder: Path) -> Plan:
 
 
 def _network(table: Table) -> Network:
-    network = Network(table.text("weights"), table.choice("data", CATALOGUE, "cifar10"))
+    network = Network(table.text("weights"), table.text("data", "cifar10"))
     table.end()
     return network
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clcnn.data.catalogue import CATALOGUE
 from clcnn.data.datasets import Split, load, to_unit
 from clcnn.data.sample import sample
 from clcnn.evaluation.hashing import digest_tensors
@@ -138,7 +139,20 @@ class Workshop:
 
     def _read(self, data: str, split: str, small: bool) -> Pictures:
         if data in self._given_images:
-            return Pictures(*self._given_images[data][split])
+            given = self._given_images[data]
+            if split not in given:
+                raise PlanError(
+                    f"found no {split!r} among the images given for {data} "
+                    f"({', '.join(given) or 'none'}); expected them as "
+                    f"Workshop(images={{{data!r}: {{{split!r}: (x, y)}}}})."
+                )
+            return Pictures(*given[split])
+        if data not in CATALOGUE:
+            known = [*CATALOGUE, *self._given_images]
+            raise PlanError(
+                f"found data = {data!r}; expected one of {', '.join(known)}, or images of your "
+                f"own as Workshop(images={{{data!r}: ...}}){hint(data, known) or '.'}"
+            )
         if not small:
             images = load(data, _split(split), self.root)
             return Pictures(images.pixels, images.labels)
