@@ -32,6 +32,7 @@ ROOMS = [
     "detection",
     "export",
     "control",
+    "hardening",
     "loading",
     "theory",
     "statistics",

@@ -3,7 +3,8 @@
     robust = clcnn.control(model).fit(clean_data)
     logits = robust(x)
 
-`control` puts a network under control, `load` brings one back from its file. The rooms
+`control` puts a network under control, `harden` does so with one-pass control at the input and all
+choices made, `load` brings one back from its file. The rooms
 `clcnn.theory`, `clcnn.attacks`, `clcnn.corruptions`, `clcnn.models`, `clcnn.data`,
 `clcnn.training` and `clcnn.evaluation` are loaded on first use.
 """
@@ -37,6 +38,7 @@ from clcnn.errors import (
     LoadError,
     SolveError,
 )
+from clcnn.hardening import harden
 from clcnn.loading import load
 from clcnn.solvers import MSA, PMP, Feedback, Greedy, Reactive, Riccati, Solver
 from clcnn.types import Solution, Status
@@ -75,6 +77,7 @@ __all__ = [
     "TailEmbedding",
     "__version__",
     "control",
+    "harden",
     "load",
 ]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import clcnn
-from clcnn import models
+from clcnn import hardening, models
 from clcnn.data import HELDOUT_SEED, sample
 from clcnn.errors import DataError, LoadError
 from clcnn.evaluation import PlanError, Store, Workshop
@@ -100,7 +100,7 @@ def test_controls_are_fitted_calibrated_and_written(
         lambda data, split, root: SimpleNamespace(tensors=lambda: parts[split]),
     )
     monkeypatch.setattr(
-        making, "RefinedEmbedding", partial(clcnn.RefinedEmbedding, steps=2, progress=False)
+        hardening, "RefinedEmbedding", partial(clcnn.RefinedEmbedding, steps=2, progress=False)
     )
     said: list[str] = []
     paths = making.harden("resnet20-cifar10", tmp_path, say=said.append)
@@ -115,7 +115,7 @@ def test_controls_are_fitted_calibrated_and_written(
         assert facts.embedding == "RefinedEmbedding"
         assert facts.authority == pytest.approx(1, abs=0.01)
     assert sum("fitting on" in sentence for sentence in said) == 1
-    monkeypatch.setattr(making, "_ACTS", 1.1)  # as for a network that control would harm
+    monkeypatch.setattr(hardening, "_ACTS", 1.1)  # as for a network that control would harm
     making.harden("resnet20-cifar10", tmp_path, presets=["strong"])
     _, facts = room.file("resnet20-cifar10", "strong")
     assert (facts.embedding, facts.strength) == ("SpectralEmbedding", 128)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,14 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from clcnn.control import ControlledModule, control
+from clcnn.control import ControlledModule
 from clcnn.data.datasets import HELDOUT_SEED
 from clcnn.data.datasets import load as load_images
 from clcnn.data.files import replacing, write_text
-from clcnn.embeddings.refined import RefinedEmbedding
-from clcnn.embeddings.spectral import SpectralEmbedding
-from clcnn.embeddings.spectrum import Spectrum
 from clcnn.errors import DataError
+from clcnn.hardening import fit_filter, is_worth_refining, refined, spectrum_of
 from clcnn.models import shelf
 from clcnn.models.hardening import Fitted
 from clcnn.solvers.feedback import PRESETS, Feedback
@@ -27,7 +24,6 @@ from clcnn.training.measure import accuracy
 
 _ALPHA = 0.05
 _BATCH = 250
-_ACTS = 0.5  # the least authority with which a network behind the filter is worth its training
 
 
 def harden(
@@ -61,17 +57,12 @@ def harden(
     x, y = load_images(data, "train", root).tensors()
     say(f"fitting on {len(x)} training images of {data}")
     network = shelf.load(name)
-    fitted = control(network, ["input"], embedding=SpectralEmbedding(), solver=Feedback())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # what `fit` would warn of is said below
-        fitted.fit(x)
-    if _authority(fitted) < _ACTS:
-        say(" ".join([*fitted.remarks(), "There is no network behind the filter."]))
-    else:
+    fitted = fit_filter(network, x)
+    if is_worth_refining(fitted):
         say("training a network behind the filter")
-        embedding = RefinedEmbedding(seed=seed)
-        fitted = control(network, ["input"], embedding=embedding, solver=Feedback())
-        fitted.fit((x, y))
+        fitted = refined(network, (x, y), seed)
+    else:
+        say(" ".join([*fitted.remarks(), "There is no network behind the filter."]))
     return [finish(fitted, name, preset, len(x), out, root, seed, say) for preset in presets]
 
 
@@ -98,12 +89,13 @@ def finish(
     right, flagged = accuracy(robust, test, labels), _flagged(robust, test)
     solver = robust.solver
     assert isinstance(solver, Feedback)
-    settings = solver.preset_for(_spectrum(robust))
+    spectrum = spectrum_of(robust)
+    settings = solver.preset_for(spectrum)
     card = Fitted(
         network=name,
         preset=preset,
-        embedding=type(_spectrum(robust)).__name__,
-        authority=_authority(robust),
+        embedding=type(spectrum).__name__,
+        authority=float(spectrum.authority),
         strength=settings.strength,
         floor=settings.floor,
         command=f"clcnn harden {name} --seed {seed}",
@@ -125,17 +117,6 @@ def finish(
         f"{facts.test_accuracy:.2f} %), {flagged:.2f} % flagged"
     )
     return path
-
-
-def _authority(robust: ControlledModule) -> float:
-    """The share of what it sees that feedback acts upon, at the input."""
-    return float(_spectrum(robust).authority)
-
-
-def _spectrum(robust: ControlledModule) -> Spectrum:
-    embedding = robust.embeddings[0]
-    assert isinstance(embedding, Spectrum)
-    return embedding
 
 
 def _flagged(robust: ControlledModule, x: Tensor) -> float:
