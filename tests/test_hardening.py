@@ -103,3 +103,48 @@ def test_what_is_refused(model: nn.Module) -> None:
         clcnn.harden(model, (x, y), preset="weak")  # type: ignore[arg-type]
     with pytest.raises(FitError, match="only once"):
         clcnn.harden(model, iter([(x, y)]))
+
+
+def test_arguments_are_looked_at_before_anything_is_fitted(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fitted(*given: object) -> None:
+        raise AssertionError("too late")
+
+    monkeypatch.setattr(hardening, "fit_filter", fitted)
+    monkeypatch.setattr(hardening, "refined", fitted)
+    data = images(60, 1)
+    for settings, words in (
+        ({"alpha": 5}, "found alpha=5"),
+        ({"refine": "no"}, "found refine='no'"),
+        ({"seed": 1.5}, "found seed=1.5"),
+        ({"calibrate_on": 3}, "found a int as data"),
+    ):
+        with pytest.raises(DataError, match=words):
+            clcnn.harden(model, data, **settings)  # type: ignore[arg-type]
+
+
+def test_bytes_are_no_images_to_calibrate_on(model: nn.Module) -> None:
+    x, y = images(60, 1)
+    with pytest.raises(DataError, match="uint8"):
+        clcnn.harden(model, (x, y), refine=False, calibrate_on=(255 * x).byte())
+    robust = clcnn.harden(model, (x, y), refine=False, calibrate_on=x.double())
+    assert len(robust.clean_scores) == 60
+
+
+class Grumbling(TensorDataset):
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        warnings.warn("corrupt EXIF data", stacklevel=2)
+        return super().__getitem__(index)
+
+
+def test_what_a_data_set_warns_of_is_heard_and_remarks_once(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clcnn.ControlledModule, "remarks", lambda self: ["leave it alone"])
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        clcnn.harden(model, DataLoader(Grumbling(*images(60, 1)), batch_size=30), refine=False)
+    said = [str(warning.message) for warning in heard]
+    assert "corrupt EXIF data" in said
+    assert said.count("leave it alone") == 1

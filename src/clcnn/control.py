@@ -210,10 +210,14 @@ class ControlledModule(nn.Module):
         Another solver or other weights (`configure`) make another score: calibrate again then.
         """
         check_alpha(alpha)
-        scores = [self.solve(x.to(self.input_like)).score for x, _ in Batches(clean)]
+        scores = [self.solve(self._like_inputs(x)).score for x, _ in Batches(clean)]
         self.clean_scores = calibrated(_all_of(scores), alpha)
         self.alpha = alpha
         return self
+
+    def _like_inputs(self, x: Tensor) -> Tensor:
+        """x where inputs are; bytes stay bytes, which `solve` refuses: they have another scale."""
+        return x.to(self.input_like if x.is_floating_point() else self.input_like.device)
 
     def detect(self, x: Tensor) -> Detection:
         """p = (1 + #{i: s_i >= s(x)}) / (n + 1) over clean scores s_i; flagged where p <= alpha.
@@ -285,7 +289,7 @@ class ControlledModule(nn.Module):
         if not 0 < level < 1:
             raise SolveError(f"found level={level!r}; expected a share between 0 and 1.")
         idle = self.configure(solver=PMP(iterations=0))
-        J = _all_of([idle.solve(x.to(self.input_like)).J for x, _ in Batches(clean)])
+        J = _all_of([idle.solve(self._like_inputs(x)).J for x, _ in Batches(clean)])
         return self.configure(solver=replace(solver, tolerance=float(J.double().quantile(level))))
 
     def accelerate(

@@ -7,6 +7,7 @@ import warnings
 from torch import nn
 
 from clcnn.control import ControlledModule, control
+from clcnn.detection import check_alpha
 from clcnn.dynamics import INPUT
 from clcnn.embeddings.architectures import is_image
 from clcnn.embeddings.refined import RefinedEmbedding
@@ -14,7 +15,7 @@ from clcnn.embeddings.spectral import SpectralEmbedding
 from clcnn.embeddings.spectrum import Spectrum
 from clcnn.errors import DataError
 from clcnn.solvers.feedback import PRESETS, Feedback, PresetName
-from clcnn.states import Loader
+from clcnn.states import Batches, Loader
 
 _ACTS = 0.5  # the least authority with which a network behind the filter is worth its training
 
@@ -32,14 +33,16 @@ def harden(
 ) -> ControlledModule:
     """x -> f(x + u(x)): `Feedback` control u at the input of a trained f, fitted and ready to use.
 
-    clean: the training data, as in `ControlledModule.fit`; with labels where there are any.
+    clean: the training data without augmentation, as in `ControlledModule.fit`, that can be
+        iterated more than once; with labels where there are any.
     preset: "default" costs little clean accuracy, "strong" does most against perturbations.
-    refine: train a small network behind the filter (`RefinedEmbedding`; minutes, and about one
-        more forward pass at inference). None: where inputs are images and the control acts on them,
-        which on adversarially trained networks it does not (`SpectralEmbedding.authority`).
+    refine: train a small network behind the filter (`RefinedEmbedding`; 2,000 steps of 64 samples,
+        and about one more forward pass at inference). None: where inputs are images and the control
+        acts on them, which on adversarially trained networks it does not
+        (`SpectralEmbedding.authority`).
     calibrate_on: clean data that neither the training nor this fit has seen; with it,
-        ``robust.detect(x)`` flags at most a share ``alpha`` of clean samples.
-    seed, progress: of the network behind the filter.
+        ``robust.detect(x)`` flags on average at most a share ``alpha`` of clean samples.
+    seed, progress: of the network behind the filter. Data in another order each time give another.
 
     Measure what it is worth on your network, under both threats, before you rely on it.
     """
@@ -47,10 +50,17 @@ def harden(
         raise DataError(
             f"found preset {preset!r}; expected one of {', '.join(map(repr, PRESETS))}."
         )
-    robust = fit_filter(model, clean)
-    if is_worth_refining(robust) if refine is None else refine:
-        robust = refined(model, clean, seed, progress)
-    robust = robust.configure(solver=Feedback(preset=preset))
+    if refine not in (True, False, None):
+        raise DataError(f"found refine={refine!r}; expected True, False or None.")
+    if not isinstance(seed, int):
+        raise DataError(f"found seed={seed!r}; expected a whole number.")
+    check_alpha(alpha)
+    if calibrate_on is not None:
+        Batches(calibrate_on)  # what is no data is said before minutes of training
+    fitted = None if refine else fit_filter(model, clean)
+    if fitted is None or (refine is None and is_worth_refining(fitted)):
+        fitted = refined(model, clean, seed, progress)
+    robust = fitted.configure(solver=Feedback(preset=preset))
     for sentence in robust.remarks():
         warnings.warn(sentence, stacklevel=2)
     return robust if calibrate_on is None else robust.calibrate(calibrate_on, alpha=alpha)
@@ -58,9 +68,9 @@ def harden(
 
 def fit_filter(model: nn.Module, clean: Loader) -> ControlledModule:
     """The filter alone; what `fit` would warn of is in its ``remarks``."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return control(model, [INPUT], embedding=SpectralEmbedding(), solver=Feedback()).fit(clean)
+    return _quietly(
+        control(model, [INPUT], embedding=SpectralEmbedding(), solver=Feedback()), clean
+    )
 
 
 def refined(
@@ -68,9 +78,20 @@ def refined(
 ) -> ControlledModule:
     """The filter with a network behind it."""
     embedding = RefinedEmbedding(seed=seed, progress=progress)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return control(model, [INPUT], embedding=embedding, solver=Feedback()).fit(clean)
+    return _quietly(control(model, [INPUT], embedding=embedding, solver=Feedback()), clean)
+
+
+def _quietly(robust: ControlledModule, clean: Loader) -> ControlledModule:
+    """Fit without `fit`'s own remarks; what others warn of meanwhile is heard."""
+    with warnings.catch_warnings(record=True) as heard:
+        robust.fit(clean)
+    remarks = robust.remarks()
+    for warning in heard:
+        if str(warning.message) not in remarks:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    return robust
 
 
 def spectrum_of(robust: ControlledModule) -> Spectrum:

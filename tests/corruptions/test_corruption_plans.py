@@ -176,6 +176,22 @@ def test_a_report_begins_with_the_means_of_complete_defences(store: Path, tmp_pa
     assert [(a.defence, a.minus) for a in lacking.averages] == [("none", None)]
 
 
+def test_means_are_of_defences_that_met_the_same(tmp_path: Path) -> None:
+    first, second = PLAN.split("[[grid]]")[0], '\n[[grid]]\nattacks = ["misty"]\neps = [1]\n'
+    other = '\n[[grid]]\ndefences = ["linear"]\nattacks = ["grainy"]\neps = [5]\n'
+    for more, expected in (
+        ('defences = ["none"]' + other, []),  # no cell in common
+        ('defences = ["none"]\nn = 8' + second + 'defences = ["linear"]\nn = 16', []),
+        ("n = 1", []),  # no interval of one image
+        ("", [("none", None), ("linear", None), ("linear", "none")]),
+    ):
+        path = tmp_path / f"{len(more)}.sqlite"
+        run(plan(first + second + more), path, workshop=workshop())
+        (experiment,) = gather([path])
+        assert [(a.defence, a.minus) for a in experiment.averages] == expected, more
+        assert all(0 <= a.mean.low <= a.mean.high <= 1 for a in experiment.averages if not a.minus)
+
+
 def test_the_plan_has_all_fifteen_at_five_severities() -> None:
     drawn = blueprint("corruptions")
     (grid,) = drawn.values["grid"]

@@ -192,3 +192,13 @@ def test_a_resnet_on_the_shipped_sample(tmp_path: Path, capsys: pytest.CaptureFi
     assert manifest["plan"]["sample"] is True
     assert manifest["packages"]["torch"]
     assert set(manifest["weights"]) == {"fresh"}
+
+
+@pytest.mark.parametrize("name", ["table1", "robust-quick", "tune mine"])
+def test_names_of_our_experiments_are_taken(
+    name: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = here / "plan.toml"
+    plan.write_text(plan.read_text().replace('name = "tiny"', f'name = "{name}"'))
+    assert cli.run(["evaluate", "plan.toml"]) == 1
+    assert f"found name = '{name}'" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from tiny import TEXT, network, pictures, plan, workshop
 
 import clcnn
+from clcnn import DataError
 from clcnn.attacks import FGSM, Noise, StraightThrough, Transfer, Unrolled, WorstCase
 from clcnn.attacks.stealth import trajectory
 from clcnn.evaluation import (
@@ -400,7 +402,7 @@ def test_signs_are_stored_with_the_cell_and_returned(tmp_path: Path) -> None:
 
     text = TEXT.replace('"none", "fgsm", "noise"', '"fgsm"') + 'defences = ["none"]\n'
     images = {"train": pictures(80, 1), "test": pictures(40, 3)}
-    shop = Workshop(networks={"tiny": Flat()}, images={"mnist": images})
+    shop = Workshop(networks={"tiny": Flat().eval()}, images={"mnist": images})
     found = run(plan(text), tmp_path / "r.sqlite", workshop=shop)
     assert {f.check for f in found[0].findings} >= {"zero gradients", "loss does not rise"}
     assert {f.check for f in warnings_of(found)} >= {"zero gradients"}
@@ -429,6 +431,99 @@ def test_images_and_a_network_of_ones_own(tmp_path: Path) -> None:
     own = run(mine, tmp_path / "own.sqlite", workshop=shop)
     known = run(plan(), tmp_path / "known.sqlite", workshop=workshop())
     assert [r.accuracy for r in own] == [r.accuracy for r in known]
+
+
+class Bent(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module, shift: float = 0.0) -> None:
+        super().__init__()
+        self.inner, self.shift = inner, shift
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x + self.shift)
+
+
+class BentOtherwise(Bent):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x - self.shift)
+
+
+def test_code_and_constants_of_ones_own_network_are_part_of_the_hash() -> None:
+    def keys_of(module: torch.nn.Module) -> set[str]:
+        images = {"train": pictures(80, 1), "test": pictures(40, 3)}
+        shop = Workshop(networks={"tiny": module.eval()}, images={"mnist": images})
+        return set(keys(TEXT, shop).values())
+
+    tanh, relu = Bent(network()), Bent(network())
+    tanh.act, relu.act = torch.tanh, torch.relu  # type: ignore[assignment]
+    others = [
+        Bent(network()),
+        Bent(network(), 0.5),
+        BentOtherwise(network()),
+        tanh,
+        relu,
+        network(),
+    ]
+    found = [keys_of(module) for module in others]
+    for place, one in enumerate(found):
+        assert not any(one & other for other in found[:place]), place
+    assert keys_of(Bent(network())) == found[0]
+
+
+def test_a_network_of_ones_own_that_is_none(tmp_path: Path) -> None:
+    robust = clcnn.control(network(), ["input"]).fit(pictures(80, 1)[0])
+    for given, words in (
+        (network, "a _lru_cache_wrapper as the network 'tiny'"),
+        (copy.deepcopy(network()).train(), "training mode"),
+        (robust, "a controlled network"),
+    ):
+        shop = Workshop(networks={"tiny": given})  # type: ignore[dict-item]
+        with pytest.raises(PlanError, match=words):
+            run(plan(), tmp_path / "r.sqlite", workshop=shop)
+
+
+X, Y = pictures(40, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (X, ["found a Tensor", "a pair (x, y)"]),
+        ((X, Y, Y), ["found a tuple", "a pair (x, y)"]),
+        ((X.numpy(), Y), ["a ndarray and a Tensor"]),
+        ((X > 0.5, Y), ["torch.bool", "as bytes"]),
+        ((X[:, 0, 0, 0], Y), ["shape (40,)"]),
+        ((X, Y[:30]), ["40 images and labels of shape (30,)"]),
+        ((X, torch.nn.functional.one_hot(Y)), ["labels of shape (40, 4)", "one class a sample"]),
+        ((X, Y.double()), ["labels of torch.float64", "from 0 on"]),
+        ((X, Y - 1), ["from 0 on"]),
+        ((255 * X, Y), ["pixels from", "[0, 1]"]),
+        ((2 * X - 1, Y), ["pixels from -", "[0, 1]"]),
+        ((X + torch.tensor(torch.nan), Y), ["nan", "finite"]),
+    ],
+)
+def test_images_of_ones_own_that_are_none(given: Any, words: list[str], tmp_path: Path) -> None:
+    shop = Workshop(networks={"tiny": network()}, images={"mnist": {"test": given}})
+    with pytest.raises(PlanError) as error:
+        run(plan(), tmp_path / "r.sqlite", workshop=shop)
+    for word in ["'mnist', 'test'", *words]:
+        assert word in str(error.value)
+
+
+def test_only_the_same_images_are_compared(tmp_path: Path) -> None:
+    shops = [
+        Workshop(
+            networks={"tiny": network()},
+            images={"mnist": {"train": pictures(80, 1), "test": pictures(40, seed)}},
+        )
+        for seed in (3, 4)
+    ]
+    path = tmp_path / "r.sqlite"
+    mine, other = (
+        run(plan(TEXT.replace('name = "tiny"', f'name = "{k}"')), path, workshop=shop)
+        for k, shop in enumerate(shops)
+    )
+    with Store(path) as store, pytest.raises(DataError, match="other labels in the second"):
+        compare(store, mine[0], other[0])
 
 
 @pytest.mark.parametrize(

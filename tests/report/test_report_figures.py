@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from evaluation.tiny import pictures
+from evaluation.tiny import network, pictures
 from PIL import Image
 from report.made import change, read, workshop
 
-from clcnn.evaluation import Grid, Store, tune
+from clcnn.evaluation import Grid, Store, Workshop, tune
 from clcnn.evaluation.defence import Defence, Fit
 from clcnn.evaluation.plan import Network
 from clcnn.experiments import manifold, theorem
@@ -156,6 +156,23 @@ def test_without_data_the_page_says_why_there_are_no_pictures(shared: Path) -> N
     blocks = make_report([shared]).blocks
     texts = [b.text for b in blocks if isinstance(b, Paragraph)]
     assert any(text.startswith("No pictures: ") for text in texts)
+
+
+def test_another_network_of_the_same_name_is_not_pictured(shared: Path) -> None:
+    images = {"train": pictures(80, 1), "test": pictures(40, 3)}
+    for shop, word in (
+        (Workshop(networks={"resnet20-cifar10": network(1)}, images={"mnist": images}), "network"),
+        (
+            Workshop(
+                networks={"resnet20-cifar10": network()},
+                images={"mnist": {**images, "test": pictures(40, 4)}},
+            ),
+            "data",
+        ),
+    ):
+        blocks = make_report([shared], workshop=shop).blocks
+        texts = [block.text for block in blocks if isinstance(block, Paragraph)]
+        assert any(t.startswith(f"No pictures: the {word} that this store") for t in texts)
 
 
 def test_a_manifest_of_another_kind_costs_the_pictures_only(store: Path) -> None:

@@ -11,8 +11,10 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from evaluation.tiny import network, pictures, plan
 from report.made import BASE, Page, change, fill, read
 
+from clcnn.evaluation import Workshop, run
 from clcnn.report import (
     Document,
     make_report,
@@ -75,7 +77,7 @@ def test_a_cell_is_what_the_samples_say(shared: Path, page: Page) -> None:
     root = math.sqrt(b * b - 4 * a * c)
     low, high = (-b - root) / (2 * a), (-b + root) / (2 * a)
     heads = page.tables[0][:2]
-    assert heads[0][:4] == ["ε/255", "defence", "None", "Manifold"]
+    assert heads[0][:4] == ["ε/255", "defence", "Clean", "Manifold"]
     assert heads[1] == ["oblivious", "adaptive"]  # FGSM's: the other plan's cell stands beside it
     eight = next(k for k, row in enumerate(page.tables[0]) if row[0] == "8")
     cell = page.tables[0][eight + 1][3]
@@ -208,21 +210,50 @@ def test_an_experiment_about_differences_begins_with_them(tmp_path: Path) -> Non
     base = base.replace('kind = "reactive"', 'kind = "greedy"')
     store = fill(tmp_path / "r.sqlite", "robust", base=base)
     first, second, *_ = Page(to_html(make_report([store], pictures=0))).tables
-    assert first[:2] == [["ε/255", "FGSM"], ["oblivious", "adaptive"]]
+    assert first[:2] == [["ε/255", "Clean", "FGSM"], ["oblivious", "adaptive"]]
     right: dict[tuple[object, object, object], dict[object, int]] = {}
     for defence, eps, threat, sample, correct in read(
         store,
         "SELECT defence, eps, threat, sample, correct FROM entries JOIN samples USING (cell)",
     ):
         right.setdefault((defence, eps, threat), {})[sample] = int(str(correct))
-    for label, place in (("clean", (0, "none")), ("8", (8, "oblivious")), ("8", (8, "adaptive"))):
+    row = next(row for row in first if row[0] == "8")
+    for column, place in enumerate(((0, "none"), (8, "oblivious"), (8, "adaptive")), start=1):
         one, two = right["feedback-strong", *place], right["none", *place]
         points = 100 * statistics.fmean(one[s] - two[s] for s in two)
-        row = next(row for row in first if label in row[:1])
-        cell = row[2 if place[1] == "adaptive" else 1]
+        cell = row[column]
         assert float(cell.split()[0].replace("−", "-")) == pytest.approx(points, abs=0.051), row
         assert " to " in cell
     assert "feedback, strong" in {head for row in second for head in row}
+    attacked = "(SELECT cell FROM entries WHERE eps = 8)"
+    change(
+        store,
+        f"DELETE FROM samples WHERE cell IN {attacked}",
+        f"UPDATE chunks SET done = 0 WHERE cell IN {attacked}",
+    )
+    begun = Page(to_html(make_report([store], pictures=0))).tables[0]
+    assert begun[2:] == [["resnet20-cifar10"], ["8", row[1], "not measured", "not measured"]]
+
+
+def test_networks_that_would_be_called_alike_are_told_apart(tmp_path: Path) -> None:
+    text = BASE.replace('weights = "resnet20-cifar10"', 'weights = "net.v1"')
+    text = text.replace(
+        "[defences.linear]",
+        '[networks.other]\nweights = "net.v1"\n'
+        'data = "fashion-mnist"\n\n[networks.third]\nweights = "net.v2"\n'
+        'data = "mnist"\n\n[defences.linear]',
+    )
+    text += '[[grid]]\ndefences = ["none"]\nattacks = ["none"]\n'
+    images = {"test": pictures(40, 3)}
+    shop = Workshop(
+        networks={"net.v1": network(), "net.v2": network(1)},
+        images={"mnist": images, "fashion-mnist": {"test": pictures(40, 4)}},
+    )
+    store = tmp_path / "r.sqlite"
+    run(plan(f'name = "mine"\n{text}', tmp_path), store, workshop=shop)
+    table = Page(to_html(make_report([store], pictures=0))).tables[0]
+    heads = [row[0] for row in table if len(row) == 1]
+    assert heads == ["net.v1 (tiny)", "net.v1 (other)", "net.v2"]
 
 
 def test_all_that_a_store_says_is_escaped(store: Path) -> None:

@@ -44,7 +44,7 @@ def test_differences_are_paired(shared: Path, document: Document) -> None:
     assert len(rows) == 20
     difference = 100 * sum(int(a) - int(b) for a, b in rows) / len(rows)
     page = Page(to_html(document))
-    table = next(t for t in page.tables if t[0][:2] == ["ε/255", "None"] and len(t) == 5)
+    table = next(t for t in page.tables if t[0][:2] == ["ε/255", "Clean"] and len(t) == 5)
     eight = next(row for row in table if row[0] == "8")
     shown = f"{difference:+.1f}".replace("-", "−") if difference else "0.0"
     assert eight[4].startswith(shown)
@@ -82,8 +82,27 @@ def test_shortfalls_are_the_cells_marked_so(short: Path) -> None:
     defence, clean, fgsm, pgd = "CLC-NN, linear", 1, 3, 5
     assert marked >= {(defence, clean), (defence, fgsm), (defence, pgd), ("no control", fgsm)}
     rows = next(t for t in page.tables if t[0][-3:] == ["ours", "paper", "difference"])
-    assert [row[-4] for row in rows[2:5]] == ["None", "FGSM, ε = 2", "PGD, ε = 2"]
+    assert [row[-4] for row in rows[2:5]] == ["Clean", "FGSM, ε = 2", "PGD, ε = 2"]
     assert rows[3][-3:] == ["0.0 0.0–16.1, n = 20", "56", "−56.0"]
+
+
+def test_differences_that_are_not_complete_are_no_shortfalls(short: Path) -> None:
+    def places() -> set[tuple[str, float]]:
+        return {(s.attack, s.eps) for s in shortfalls(gather([short])) if s.experiment == "table3"}
+
+    assert ("fgsm", 8.0) in places()
+    (cell,) = read(
+        short,
+        "SELECT cell FROM entries WHERE plan = 'table3' AND defence = 'reactive' "
+        "AND attack = 'fgsm'",
+    )[0]
+    change(
+        short,
+        f"DELETE FROM samples WHERE cell = {cell} AND chunk = 2",
+        f"UPDATE chunks SET done = 0 WHERE cell = {cell} AND number = 2",
+    )
+    assert places()
+    assert ("fgsm", 8.0) not in places()
 
 
 NOTE = """

@@ -56,6 +56,7 @@ def evaluate(
     from clcnn.evaluation import read_plan, run, to_csv, warnings_of
 
     wanted = read_plan(plan)
+    _check_name(wanted.name)
     wanted = wanted.quick() if quick else wanted
     wanted = wanted if seed is None else replace(wanted, seed=seed)
     try:
@@ -73,6 +74,19 @@ def evaluate(
     show(wanted, found)
     for sign in signs:
         typer.echo(f"warning: {sign}")
+
+
+def _check_name(name: str) -> None:
+    """A report would set a plan that has an experiment's name beside the paper's figures."""
+    from clcnn.evaluation import PlanError
+    from clcnn.experiments.run import ORDER
+    from clcnn.report.gather import QUICK, TUNING
+
+    if name.removesuffix(QUICK) in ORDER or name.startswith(TUNING):
+        raise PlanError(
+            f"found name = {name!r}, which is one of our experiments (clcnn experiment); expected "
+            "a name of your own, such as 'mine'."
+        )
 
 
 def make_workshop(root: Path | None, device: str, threads: int | None) -> Workshop:

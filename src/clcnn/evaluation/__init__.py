@@ -1,6 +1,6 @@
 """Who is attacked with what, per-sample results, and the store that keeps them.
 
-plan = read_plan("table1.toml")
+plan = read_plan("mine.toml")
 found = run(plan, "results.sqlite")            # killed at any time, it goes on where it was
 with Store("results.sqlite") as store:
     compare(store, found[1], found[0])         # on the same samples

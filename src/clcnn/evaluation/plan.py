@@ -1,6 +1,6 @@
 """A declarative experiment: networks x defences x attacks x epsilons x threats, in TOML.
 
-    name = "table1"            # the rows' name in the store
+    name = "mine"              # the rows' name in the store
     seed = 0                   # decides the images, their order and every attack's draws
     n = 1000                   # images a cell
     chunk = 250                # images at once; part of every result's identity

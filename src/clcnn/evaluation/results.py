@@ -170,14 +170,21 @@ def compare(store: Store, first: Result, second: Result) -> Paired:
             f"found cells on {data[0]} and on {data[1]}; expected two on the same images, as only "
             "they can be compared sample by sample."
         )
-    both, only_first, only_second = store.read(
-        "SELECT count(*), coalesce(sum(a.correct AND NOT b.correct), 0), "
+    both, others, only_first, only_second = store.read(
+        "SELECT count(*), coalesce(sum(a.label <> b.label), 0), "
+        "coalesce(sum(a.correct AND NOT b.correct), 0), "
         "coalesce(sum(b.correct AND NOT a.correct), 0) "
         "FROM samples AS a JOIN samples AS b ON a.sample = b.sample "
         "WHERE a.cell = ? AND b.cell = ?",
         first.cell,
         second.cell,
     )[0]
+    if others:
+        raise DataError(
+            f"found {others} of {both} samples with other labels in the second cell than in the "
+            "first; expected two on the same images. Images of one's own need another name once "
+            "they are others."
+        )
     if not both:
         raise DataError(
             "the two cells have no sample in common; expected two of one plan that are measured."

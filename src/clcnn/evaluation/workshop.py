@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clcnn.control import ControlledModule
 from clcnn.data.catalogue import CATALOGUE
 from clcnn.data.datasets import Split, load, to_unit
 from clcnn.data.sample import sample
@@ -67,7 +70,8 @@ class Workshop:
     """Finds networks and images by the names in a plan, each once.
 
     ``networks`` (by what a plan calls ``weights``) and ``images`` (by data set, then split: "train"
-    to fit on, "test" or "heldout" to measure on) are used in place of what the package has.
+    to fit on, "test" or "heldout" to measure on) are used in place of what the package has. Images
+    are pairs (x, y) of tensors, x as floats in [0, 1] or as bytes, y whole numbers.
     """
 
     def __init__(
@@ -89,8 +93,10 @@ class Workshop:
         """The network called ``name`` in the plan."""
         network = plan.networks[name]
         if network.weights not in self._networks:
-            module = self._load(plan, network).to(self.device).eval()
-            self._networks[network.weights] = Trained(module, fingerprint(module))
+            given = network.weights in self._given_networks
+            module = self._load(plan, network).to(self.device)
+            known = code_and_weights(module) if given else fingerprint(module)
+            self._networks[network.weights] = Trained(module, known)
         return self._networks[network.weights]
 
     def images(self, plan: Plan, name: str, split: str, count: int, seed: int) -> Chosen:
@@ -101,8 +107,9 @@ class Workshop:
             pictures = self._all(data, split, plan.sample)
             total = len(pictures.labels)
             if count > total and not (plan.sample and split == "train"):
+                asked = f"fit = {{ images = {count} }}" if split == "train" else f"n = {count}"
                 raise PlanError(
-                    f"found n = {count} for the {split} images of {data}, of which there are "
+                    f"found {asked} for the {split} images of {data}, of which there are "
                     f"{total}; expected no more."
                 )
             # RandomState's stream is frozen for good, so the images are the same everywhere.
@@ -117,13 +124,13 @@ class Workshop:
 
     def _load(self, plan: Plan, network: Network) -> nn.Module:
         if network.weights in self._given_networks:
-            return self._given_networks[network.weights]
+            return _checked_network(network.weights, self._given_networks[network.weights])
         if network.weights in shelf.list():
             return shelf.load(network.weights)
         path = plan.folder / network.weights
         if path.is_file():
             return read_weights(path)[0]
-        names = shelf.list()
+        names = [*shelf.list(), *self._given_networks]
         expected = f"one of {', '.join(names)}, or a file" if names else "a file of weights"
         raise PlanError(
             f"found weights = {network.weights!r}, which is neither a network that comes with the "
@@ -146,7 +153,7 @@ class Workshop:
                     f"({', '.join(given) or 'none'}); expected them as "
                     f"Workshop(images={{{data!r}: {{{split!r}: (x, y)}}}})."
                 )
-            return Pictures(*given[split])
+            return _checked_images(f"{data!r}, {split!r}", given[split])
         if data not in CATALOGUE:
             known = [*CATALOGUE, *self._given_images]
             raise PlanError(
@@ -164,6 +171,87 @@ class Workshop:
         border = len(x) * 3 // 4
         part = slice(border) if split == "train" else slice(border, None)
         return Pictures(x[part], y[part])
+
+
+def code_and_weights(module: nn.Module) -> str:
+    """The hash of a module's weights and of what else decides its answers, as far as it shows.
+
+    That is the source of its classes, its structure, and attributes that are plain values or
+    functions. What these refer to elsewhere (a constant of a file, a closure) is not seen.
+    """
+    parts = [fingerprint(module), repr(module)]
+    for name, part in module.named_modules():
+        kind = type(part)
+        if kind.__module__.split(".")[0] != "torch":
+            parts.append(_source(kind))
+        for key, value in sorted(vars(part).items()):
+            if callable(value) and not isinstance(value, nn.Module):
+                parts.append(f"{name}.{key} = {_source(value)}")
+            elif not key.startswith("_") and key != "training" and _is_plain(value):
+                parts.append(f"{name}.{key} = {value!r}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _source(thing: object) -> str:
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    try:
+        return f"{name}: {inspect.getsource(thing)}"  # type: ignore[arg-type]
+    except (OSError, TypeError):  # built in, or typed at a prompt
+        return name
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _checked_network(name: str, module: object) -> nn.Module:
+    if not isinstance(module, nn.Module):
+        raise PlanError(
+            f"found a {type(module).__name__} as the network {name!r}; expected a trained "
+            "nn.Module."
+        )
+    if any(part.training for part in module.modules()):
+        raise PlanError(
+            f"found the network {name!r} in training mode; expected one in eval mode. Call "
+            ".eval() on it first."
+        )
+    if isinstance(module, ControlledModule):
+        raise PlanError(
+            f"found a controlled network as {name!r}; expected the plain one. Describe its control "
+            "as a defence of the plan."
+        )
+    return module
+
+
+def _checked_images(name: str, given: object) -> Pictures:
+    """Images that a user handed over, or what is wrong with them."""
+
+    def wrong(found: str, expected: str) -> PlanError:
+        return PlanError(f"found {found} as images ({name}); expected {expected}.")
+
+    if not (isinstance(given, (tuple, list)) and len(given) == 2):
+        raise wrong(f"a {type(given).__name__}", "a pair (x, y) of tensors")
+    x, y = given
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        kinds = f"a {type(x).__name__} and a {type(y).__name__}"
+        raise wrong(kinds, "a pair (x, y) of tensors")
+    if x.dim() < 2 or not (x.is_floating_point() or x.dtype == torch.uint8):
+        shown = f"x of shape {tuple(x.shape)} and {x.dtype}"
+        raise wrong(shown, "(n, ...) as floats in [0, 1] or as bytes")
+    if y.dim() != 1 or len(y) != len(x):
+        raise wrong(
+            f"{len(x)} images and labels of shape {tuple(y.shape)}",
+            "one class a sample: y of shape (n,)",
+        )
+    if y.is_floating_point() or y.dtype == torch.bool or (len(y) and int(y.min()) < 0):
+        raise wrong(f"labels of {y.dtype}", "whole numbers from 0 on")
+    if x.is_floating_point() and len(x):
+        low, high = float(x.min()), float(x.max())
+        if not (low >= 0 and high <= 1):
+            raise wrong(f"pixels from {low:g} to {high:g}", "values in [0, 1], all of them finite")
+    return Pictures(x, y.long())
 
 
 def _split(name: str) -> Split:

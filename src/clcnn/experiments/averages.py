@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clcnn.evaluation.plan import NONE
 from clcnn.evaluation.results import Result
@@ -33,21 +33,29 @@ def averages(store: Store, found: Sequence[Result]) -> list[Average]:
 
     m = sum_i a_i / n, a_i the share of all cells in which image i is classified right. The 95 %
     intervals are over images, as the same ones are in every cell; differences are image by image.
-    The corruptions are not drawn from anything: they are these. A defence with a cell that is not
-    complete has no mean yet.
+    The corruptions are not drawn from anything: they are these. A defence has a mean once it has
+    met all that any defence of its network is to meet, on as many images.
     """
     cells = [result for result in found if result.is_corruption]
     made = []
     for network in dict.fromkeys(result.network for result in cells):
-        of: dict[str, list[Result]] = {}
-        for result in cells:
-            if result.network == network:
-                of.setdefault(result.defence, []).append(result)
-        of = {d: its for d, its in of.items() if all(result.is_complete for result in its)}
+        here = [result for result in cells if result.network == network]
+        wanted = {_met(result) for result in here}
+        of = {
+            d: [result for result in here if result.defence == d]
+            for d in dict.fromkeys(result.defence for result in here)
+        }
+        of = {
+            d: its
+            for d, its in of.items()
+            if {_met(result) for result in its} == wanted
+            and all(result.is_complete and result.n > 1 for result in its)
+        }
         shares = {d: _shares(store, its) for d, its in of.items()}
         seconds = {d: sum(result.seconds for result in its) / len(its) for d, its in of.items()}
         for d in of:
-            made.append(Average(network, d, None, mean(list(shares[d].values())), seconds[d]))
+            whole = _within(mean(list(shares[d].values())))
+            made.append(Average(network, d, None, whole, seconds[d]))
         plain = shares.get(NONE)
         for d in of:
             if d != NONE and plain is not None:
@@ -73,6 +81,15 @@ def means(store: Store, found: Sequence[Result]) -> list[Row]:
         }
         for average in averages(store, found)
     ]
+
+
+def _met(result: Result) -> tuple[str, float, int]:
+    return result.attack, result.eps, result.wanted
+
+
+def _within(found: Mean) -> Mean:
+    """No share is below 0 or above 1, whatever the normal interval says."""
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def _shares(store: Store, cells: Sequence[Result]) -> dict[int, float]:

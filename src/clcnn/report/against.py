@@ -8,6 +8,7 @@ from typing import Literal
 
 from clcnn.evaluation.results import Result
 from clcnn.experiments import paper
+from clcnn.experiments.run import PAIRS
 from clcnn.report.gather import Experiment
 
 ROUNDING = 0.5
@@ -99,7 +100,15 @@ def _of_differences(experiment: Experiment, defence: str) -> Iterator[Shortfall]
     for (network, attack, eps, threat), pair in experiment.differences.items():
         weights = experiment.weights.get(network, network)
         cell = paper.find(experiment.name, weights, defence, attack, eps)
-        if cell is None or threat == "adaptive":
+        parts = [
+            result
+            for result in experiment.results
+            if (result.network, result.attack, result.eps, result.threat)
+            == (network, attack, eps, threat)
+            and result.defence in PAIRS[experiment.name]
+        ]
+        lacking = any(not part.is_complete for part in parts)
+        if cell is None or threat == "adaptive" or lacking:
             continue
         low, high = 100 * pair.low, 100 * pair.high
         if verdict(low, high, cell.value) == "below":

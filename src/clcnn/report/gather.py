@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,7 +173,7 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
         plan=plan,
         store=store.path,
         results=found,
-        weights={key: Path(value["weights"]).stem for key, value in networks.items()},
+        weights=_weights(networks),
         data={key: value["data"] for key, value in networks.items()},
         cuts=_cuts(described.get("defences", {})),
         made=made,
@@ -181,6 +182,17 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
         residuals={} if name.startswith(TUNING) else _residuals(store, found),
         averages=averages(store, found),
     )
+
+
+def _weights(networks: Mapping[str, Any]) -> dict[str, str]:
+    """What each network of a plan is called: by its weights, unless two would be called alike."""
+    names = {key: value["weights"] for key, value in networks.items()}
+    names = {
+        key: Path(weights).stem if weights.endswith(".safetensors") else weights
+        for key, weights in names.items()
+    }
+    alike = Counter(names.values())
+    return {key: name if alike[name] == 1 else f"{name} ({key})" for key, name in names.items()}
 
 
 def _cuts(defences: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, ...]]:

@@ -197,39 +197,39 @@ def _pairs(experiment: Experiment) -> list[Block]:
         return []
     first, second = PAIRS[experiment.name]
     usual = usual_of(pair.n for pair in experiment.differences.values())
-    places = sorted(experiment.differences, key=lambda place: (place[0], place[2]))
-    across = list(dict.fromkeys((attack, threat) for _, attack, eps, threat in places if eps))
-    rows = [
-        Row(
-            (network, f"{eps:g}" if eps else "clean"),
-            [_pair(experiment, (network, attack, eps, threat), usual) for attack, threat in across]
-            if eps
-            else [
-                _pair(experiment, (network, NONE, 0.0, NONE), usual),
-                *([Span("″", "muted")] for _ in across[1:]),
-            ],
-        )
-        for network, eps in dict.fromkeys((place[0], place[2]) for place in places)
-    ]
+    planned = [r for r in experiment.results if r.defence == first]
+    across = list(dict.fromkeys((r.attack, r.threat) for r in planned if r.eps))
+    rows = []
+    for network in dict.fromkeys(r.network for r in planned):
+        epsilons = sorted({r.eps for r in planned if r.network == network and r.eps})
+        for at_first, eps in _first(epsilons or [0.0]):
+            clean = _pair(experiment, (network, NONE, 0.0, NONE), usual)
+            cells = [clean if at_first else [Span("″", "muted")]]
+            cells += [_pair(experiment, (network, a, eps, threat), usual) for a, threat in across]
+            level = f"{eps:g}" if eps else UNPLANNED
+            rows.append(Row((experiment.weights.get(network, network), level), cells))
     return [
         TableBlock(
             caption=f"{words.defence(first)} minus {words.defence(second)}: points of accuracy on "
             f"the same samples, with 95 % intervals (Tango); {usual.words}.",
-            corner=("network", "ε/255"),
-            columns=[Column(threat, words.attack(attack)) for attack, threat in across],
+            corner=("network", _level(experiment)),
+            columns=[
+                Column(words.attack(NONE)),
+                *(Column(threat, words.attack(attack)) for attack, threat in across),
+            ],
             rows=rows,
         )
     ]
 
 
 def _pair(experiment: Experiment, place: Place, usual: Usual) -> list[Span]:
-    pair = experiment.differences.get(place)
-    if pair is None:
-        return [Span(UNPLANNED, "muted")]
     network, attack, eps, threat = place
     parts = [_at(experiment, network, d, attack, eps, threat) for d in PAIRS[experiment.name]]
-    complete = all(part is not None and part.is_complete for part in parts)
-    return difference_spans(pair, complete, None, usual, Footnotes())
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        return [Span(UNPLANNED, "muted")]
+    complete = all(part.is_complete for part in found)
+    return difference_spans(experiment.differences.get(place), complete, None, usual, Footnotes())
 
 
 def _averages(experiment: Experiment) -> list[Block]:

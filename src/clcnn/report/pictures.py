@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from clcnn.evaluation.defence import from_settings
 from clcnn.evaluation.kinds import Kind
 from clcnn.evaluation.plan import AttackPlan, Entry, Network, Plan
 from clcnn.evaluation.results import Result
-from clcnn.evaluation.runner import Bench, Silent
+from clcnn.evaluation.runner import Bench, Cell, Silent
 from clcnn.evaluation.store import Store
 from clcnn.evaluation.workshop import Workshop
 from clcnn.report import words
@@ -115,6 +116,7 @@ def _pictured(
     with Store(experiment.store, must_exist=True) as store:
         bench = Bench(plan, workshop, store.folder, _Telling(tell))
         cell = bench.cells()[0]
+        _check_the_same(store, result.cell, cell)
         stored = _rows(store, result.cell)
         unhelped = _rows(store, subject.plain.cell)
     samples, saved = choose(stored, unhelped, count)
@@ -125,6 +127,8 @@ def _pictured(
     places = chunk.places.tolist()
     rows = torch.tensor([places.index(sample) for sample in samples])
     x, x_adv = chunk.x[rows], examples.x[rows]
+    if x.dim() != 4 or x.shape[1] not in (1, 3):
+        raise ReportError(f"inputs of shape {tuple(x.shape[1:])} are no pictures.")
     solution = robust.solve(x_adv)
     u = solution.u[0]
     predicted = solution.logits.argmax(1).tolist()
@@ -151,6 +155,18 @@ def _pictured(
         )
     heads = ("input", "attacked", f"control × {MAGNIFIED:g}", "controlled")
     return Pictures(words.slug(f"pictures-{experiment.plan}"), caption, heads, pictures)
+
+
+def _check_the_same(store: Store, measured: int, now: Cell) -> None:
+    """Raise where the names in a store lead to another network or other images by now."""
+    text = store.read("SELECT settings FROM cells WHERE id = ?", measured)[0][0]
+    was = json.loads(text)
+    for part in ("network", "data"):
+        if was[part] != now.key.settings[part]:
+            raise ReportError(
+                f"the {part} that this store was measured with is not the one that goes by its "
+                "name here; make_report(workshop=...) takes your own."
+            )
 
 
 def _which(saved: int, shown: int) -> str:
