@@ -247,3 +247,13 @@ def test_cuts_are_chosen_and_said() -> None:
     awkward = Awkward().eval()
     robust = clcnn.control(awkward, embedding=clcnn.LinearEmbedding(rank=2)).fit(torch.rand(20, 4))
     assert robust.cuts == ("input", "head")
+
+
+@pytest.mark.parametrize(
+    ("cuts", "place"), [(["input"], "the model's output"), (["input", "2"], "the state at cut '2'")]
+)
+def test_a_network_that_gives_nan_is_told_so(cuts: list[str], place: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).eval()
+    model[0].weight.data[0, 0] = torch.nan
+    with pytest.raises(CutError, match=f"{place} is NaN in .* expected numbers"):
+        HookedDynamics(model, cuts).inspect(torch.randn(2, 6))

@@ -99,7 +99,7 @@ def trace_dependence(dynamics: Dynamics, x: Tensor) -> Trace:
     def sever(t: int, state: Tensor) -> Tensor:
         name = dynamics.cuts[t]
         trace.shapes.append(tuple(state.shape[1:]))
-        trouble = _not_a_batch(name, state, len(x))
+        trouble = _not_a_batch(name, state, len(x)) or _nan(f"the state at cut {name!r}", state)
         mixed = examine(state)
         trouble = trouble or (_mixed(f"the state at cut {name!r}") if mixed else None)
         trace.repeats.append(bool(passed_on) and _is_same(state, *passed_on[-1][1:]))
@@ -115,14 +115,28 @@ def trace_dependence(dynamics: Dynamics, x: Tensor) -> Trace:
             else:
                 passed_on.append((_START, start, start._version))
         logits = dynamics.rollout(start, sever)
-        if examine(logits):
-            trace.troubles[dynamics.T] = _mixed("the model's output")
+        mixed = examine(logits)
+        trouble = _nan("the model's output", logits)
+        trouble = trouble or (_mixed("the model's output") if mixed else None)
+        if trouble is not None:
+            trace.troubles[dynamics.T] = trouble
     trace.changed_in_place = tuple(
         INPUT if name == _START else name
         for name, state, version in passed_on
         if state._version != version
     )
     return trace
+
+
+def _nan(place: str, value: Tensor) -> str | None:
+    """Said first, as nothing can be told from the gradients of NaN."""
+    found = int(value.isnan().sum())
+    if not found:
+        return None
+    return (
+        f"{place} is NaN in {found} of {value.numel()} places for clean data; expected numbers. "
+        "Look at the network's weights, and at what the data are scaled to."
+    )
 
 
 def _not_a_batch(name: str, state: Tensor, n: int) -> str | None:
