@@ -115,11 +115,25 @@ def point(objective: float, lost: float, iterations: int = 5, lr: float = 0.1) -
 
 
 def test_the_best_point_keeps_the_clean_accuracy_and_is_cheap() -> None:
-    assert best([point(0.8, 0.05), point(0.5, 0.04), point(0.4, 0.0)]).objective == 0.5
-    assert best([point(0.5, 0.0, 10), point(0.5, 0.0, 5)]).iterations == 5
-    assert best([point(0.5, 0.0, lr=0.2), point(0.5, 0.0, lr=0.1)]).lr == 0.1
-    least = best([point(0.8, 0.2), point(0.3, 0.1)])
+    n = 10_000
+    assert best([point(0.8, 0.05), point(0.5, 0.04), point(0.4, 0.0)], n).objective == 0.5
+    assert best([point(0.5, 0.0, 10), point(0.5, 0.0, 5)], n).iterations == 5
+    assert best([point(0.5, 0.0, lr=0.2), point(0.5, 0.0, lr=0.1)], n).lr == 0.1
+    least = best([point(0.8, 0.2), point(0.3, 0.1)], n)
     assert (least.objective, least.feasible) == (0.3, False)
+
+
+def test_what_the_images_cannot_tell_apart_is_decided_by_cost() -> None:
+    costly, cheap, better = point(0.60, 0.0, 50), point(0.58, 0.0, 10), point(0.59, 0.0, 10, 0.2)
+    error = costly.standard_error(100)
+    assert error == pytest.approx(0.03)  # sqrt(0.9 * 0.1 / 100)
+    assert best([costly, cheap], 100) == cheap
+    assert best([costly, cheap], 400) == costly  # 0.015 is less than what lies between them
+    assert best([costly, cheap, better], 100) == better
+    more = replace(cheap, energy=0.99, objective=0.59)
+    assert best([costly, cheap, more], 100) == cheap  # as many iterations, fewer components
+    both = replace(costly, accuracies={"none": 0.9, "fgsm 2": 0.5})
+    assert both.standard_error(100) == pytest.approx((0.03 + 0.05) / 2)
 
 
 def test_the_choice_is_a_file_that_plans_use(choice: Choice, tmp_path: Path) -> None:

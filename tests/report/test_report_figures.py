@@ -213,7 +213,8 @@ def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
     settings = f"energy 0.8, lr {best.lr:g}, {best.iterations} iterations"
     assert drawn.panels[0].alt.endswith(f"the choice: {settings}.")
     assert isinstance(table, TableBlock)
-    assert table.rows[0].heads == (settings,)
+    marked = [row.heads for row in table.rows if "(chosen)" in row.heads[0]]
+    assert marked == [(f"{settings} (chosen)",)]
 
 
 def test_growth_and_theorem_are_drawn(tmp_path: Path) -> None:

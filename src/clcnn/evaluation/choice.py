@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,14 @@ class Point:
         """What is compared: the objective, and 0 where there is none."""
         return 0.0 if self.objective is None else self.objective
 
+    def standard_error(self, n: int) -> float:
+        """sum_i sqrt(p_i (1 - p_i) / n) / m over the m accuracies p_i, an upper limit.
+
+        It is reached if all perturbations of an image stand or fall together.
+        """
+        errors = [sqrt(max(0.0, p * (1 - p)) / n) for p in self.accuracies.values()]
+        return sum(errors) / len(errors)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -142,12 +151,16 @@ class Choice:
         write_text(Path(path), json.dumps(self.to_dict(), indent=1) + "\n")
 
 
-def best(points: Sequence[Point]) -> Point:
-    """The highest objective among those that keep the clean accuracy; ties go to the cheaper.
+def best(points: Sequence[Point], n: int) -> Point:
+    """The cheapest of those that keep the clean accuracy and are near the highest objective.
 
-    Where none keeps it, the one that loses least.
+    Near is within one standard error of it: what n images cannot tell apart is decided by cost,
+    iterations first. Where none keeps the clean accuracy, the one that loses least.
     """
     allowed = [point for point in points if point.feasible]
     if not allowed:
         return min(points, key=lambda p: (p.lost, -p.goal, p.iterations, p.lr))
-    return min(allowed, key=lambda p: (-round(p.goal, 9), p.iterations, p.lr))
+    highest = max(allowed, key=lambda p: p.goal)
+    enough = highest.goal - highest.standard_error(n) - 1e-9
+    near = [point for point in allowed if point.goal >= enough]
+    return min(near, key=lambda p: (p.iterations, p.energy or 0.0, -round(p.goal, 9), p.lr))

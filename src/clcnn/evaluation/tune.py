@@ -1,7 +1,8 @@
 """Choose iterations, learning rate and energy once per network, on held-out training images.
 
 The objective is the mean accuracy over clean images, FGSM and PGD at every epsilon, among settings
-that lose at most 4 points of clean accuracy. Test images are never looked at, unless asked for to
+that lose at most 4 points of clean accuracy; what the images cannot tell from the best is decided
+by cost. Test images are never looked at, unless asked for to
 see what the paper's way of choosing is worth.
 """
 
@@ -88,7 +89,7 @@ def tune(
         watch.say(f"{len(left)} of {len(judged)} settings go on from clean to perturbed images")
         found = measured([c for c in cells if _comes_first(c.entry) or c.entry.defence in left])
     points = _points(found, grid)
-    chosen = best(points)
+    chosen = best(points, n)
     trained = workshop.network(plan, "network")
     return Choice(
         network=network.weights,

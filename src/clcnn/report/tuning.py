@@ -36,7 +36,9 @@ def tuning_blocks(experiment: Experiment) -> list[Block]:
     points = [point for n, c in whole.items() if (point := _point(n, c, plain, most_lost))]
     if not any(point.objective is not None for point in points):
         return [lead]
-    return [lead, _figure(experiment, points, clean, most_lost), _table(points, plain[NONE].n)]
+    n = plain[NONE].n
+    chosen = best(points, n)
+    return [lead, _figure(experiment, points, chosen, clean, most_lost), _table(points, chosen, n)]
 
 
 def _is_whole(cells: Mapping[str, Result]) -> bool:
@@ -60,7 +62,9 @@ def _point(
     )
 
 
-def _figure(experiment: Experiment, points: list[Point], clean: float, most_lost: float) -> Figure:
+def _figure(
+    experiment: Experiment, points: list[Point], chosen: Point, clean: float, most_lost: float
+) -> Figure:
     cleans = [p.clean for p in points] + [clean - most_lost, clean]
     goals = [p.objective for p in points if p.objective is not None]
     x = (max(0.0, min(cleans) - 0.02), min(1.0, max(cleans) + 0.02))
@@ -70,7 +74,6 @@ def _figure(experiment: Experiment, points: list[Point], clean: float, most_lost
     plot.x_axis([(v, f"{100 * v:.3g}") for v in nice(*x)], "clean accuracy, %")
     limit = plot.x(clean - most_lost)
     plot.line([(limit, plot.y.start), (limit, plot.y.end)], "limit")
-    chosen = best(points)
     iterations = sorted({p.iterations for p in points})
     for point in points:
         series = 1 + iterations.index(point.iterations)
@@ -84,7 +87,8 @@ def _figure(experiment: Experiment, points: list[Point], clean: float, most_lost
         name=words.slug(f"grid-{experiment.plan}"),
         caption=f"Mean accuracy over clean, FGSM and PGD images against clean accuracy; hollow: "
         f"more than {100 * most_lost:g} points of clean accuracy lost; on the lower edge: not "
-        "measured on perturbed images, as clean ones rule them out; ringed: the choice",
+        "measured on perturbed images, as clean ones rule them out; ringed: the choice, which is "
+        "the cheapest within one standard error of the best",
         panels=[plot.done(f"{len(points)} points; the choice: {_settings(chosen)}.")],
         legend=[
             Key(1 + place, f"{k} iterations", line=False) for place, k in enumerate(iterations)
@@ -92,7 +96,7 @@ def _figure(experiment: Experiment, points: list[Point], clean: float, most_lost
     )
 
 
-def _table(points: list[Point], n: int) -> TableBlock:
+def _table(points: list[Point], chosen: Point, n: int) -> TableBlock:
     ordered = sorted(
         (p for p in points if p.objective is not None),
         key=lambda p: (not p.feasible, -p.goal, p.iterations, p.lr),
@@ -104,14 +108,14 @@ def _table(points: list[Point], n: int) -> TableBlock:
         columns=[Column("mean, %"), Column("clean, %"), Column("clean lost, points")],
         rows=[
             Row(
-                (_settings(point),),
+                (_settings(point) + (" (chosen)" if point == chosen else ""),),
                 [
                     [Span(words.percent(point.goal))],
                     [Span(words.percent(point.clean), "interval")],
                     [Span(words.points(100 * point.lost), "interval")],
                 ],
             )
-            for point in ordered[:_SHOWN]
+            for point in [*ordered[:_SHOWN], *(p for p in ordered[_SHOWN:] if p == chosen)]
         ],
     )
 
