@@ -76,7 +76,7 @@ def _accuracy_panel(
     plot.y_axis(_SHARES, "accuracy in %")
     corrupted = any(r.is_corruption for cells in lines.values() for r in cells)
     level = "severity" if corrupted else "ε in 1/255"
-    plot.x_axis([(eps, f"{eps:g}") for eps in epsilons], level)
+    plot.x_axis([(eps, words.level(eps)) for eps in epsilons], level)
     said = []
     for place, ((defence, threat), cells) in enumerate(lines.items()):
         series, adaptive = colours[defence], threat == "adaptive"
@@ -86,7 +86,7 @@ def _accuracy_panel(
         for (x, y), result in zip(points, cells, strict=True):
             plot.whisker(x, plot.y(result.low), plot.y(result.high), series)
             plot.mark(x, y, series, filled=not adaptive)
-        figures = ", ".join(f"{words.percent(r.accuracy)} at {r.eps:g}" for r in cells)
+        figures = ", ".join(f"{words.percent(r.accuracy)} at {words.level(r.eps)}" for r in cells)
         said.append(f"{words.defence(defence)}, {threat}: {figures}.")
     return plot.done(f"Accuracy in per cent under {words.attack(attack)}. {' '.join(said)}")
 

@@ -181,9 +181,11 @@ def _figure(block: Figure) -> str:
     legend = f'<ul class="keys">{keys}</ul>' if keys else ""
     panels = "".join(f'<div class="panel">{element(panel)}</div>' for panel in block.panels)
     wide = f" p{min(4, len(block.panels))}"
+    # A panel by itself is no larger than it was drawn for.
+    own = f' style="--drawn: {block.panels[0].width}px"' if len(block.panels) == 1 else ""
     return (
         f'<figure class="drawing"><figcaption>{_inline(block.caption)}</figcaption>{legend}'
-        f'<div class="panels{wide}">{panels}</div></figure>'
+        f'<div class="panels{wide}"{own}>{panels}</div></figure>'
     )
 
 

@@ -65,7 +65,7 @@ def _figure(
 
 def _name(key: tuple[str, float]) -> str:
     attack, eps = key
-    return "clean" if attack == NONE else f"{words.attack(attack)}, ε = {eps:g}"
+    return "clean" if attack == NONE else f"{words.attack(attack)}, ε = {words.level(eps)}"
 
 
 def _panel(

@@ -69,9 +69,10 @@ def tables(experiment: Experiment, pool: Pool) -> list[Block]:
 
 def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Pool) -> TableBlock:
     found = experiment.results
+    met = {NONE: None} | {r.attack: None for r in found}  # in the plan's order
     networks = _networks(experiment, table)
     defences = _in_order((r.defence for r in found), table.defences if table else ())
-    attacks = _in_order((r.attack for r in found), paper.ATTACKS if table else (NONE,))
+    attacks = _in_order(met, paper.ATTACKS if table else [a for a in paper.ATTACKS if a in met])
     epsilons = sorted({r.eps for r in found if r.eps} | set(paper.EPSILONS if table else ()))
     adaptive = [
         attack
@@ -121,7 +122,7 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
                         cells.append(cell(network, defence, attack, eps, "adaptive"))
                 # A line that neither a plan nor the paper has anything in says nothing.
                 if any(span.role != "muted" for spans in cells for span in spans):
-                    rows.append(Row((network, f"{eps:g}", words.defence(defence)), cells))
+                    rows.append(Row((network, words.level(eps), words.defence(defence)), cells))
     legend = [RULE] if marked else []
     corrupted = any(r.is_corruption for r in found)
     if corrupted:
@@ -206,7 +207,7 @@ def _pairs(experiment: Experiment) -> list[Block]:
             clean = _pair(experiment, (network, NONE, 0.0, NONE), usual)
             cells = [clean if at_first else [Span("″", "muted")]]
             cells += [_pair(experiment, (network, a, eps, threat), usual) for a, threat in across]
-            level = f"{eps:g}" if eps else UNPLANNED
+            level = words.level(eps) if eps else UNPLANNED
             rows.append(Row((experiment.weights.get(network, network), level), cells))
     return [
         TableBlock(

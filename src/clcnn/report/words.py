@@ -63,6 +63,11 @@ def attack(name: str) -> str:
     return ATTACKS.get(name, name)
 
 
+def level(eps: float) -> str:
+    """An epsilon in 1/255, or a severity; 255 bounds nothing."""
+    return "any" if eps >= 255 else f"{eps:g}"
+
+
 def percent(share: float) -> str:
     """A share in per cent."""
     return "–" if math.isnan(share) else f"{100 * share:.1f}"
