@@ -4,8 +4,8 @@
 
 For each controlled defence of a plan that `clcnn experiment` or `clcnn evaluate` measured: how many
 images are wrong under the oblivious attack, how many of these also without it, how many are lost to
-it alone and of those to the class that the uncontrolled network answers, and how many are right only
-under attack.
+it alone and of those to the class that the uncontrolled network answers, and how many are right
+only under attack.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ def main() -> None:
     parser.add_argument("--attack", default="cw")
     parser.add_argument("--eps", type=float, default=4.0)
     given = parser.parse_args()
-    print(
-        "| defence | n | wrong | without attack, too | lost to it | to its class | right only then |"
-    )
+    print("| defence | n | wrong | clean, too | lost to it | to its class | right only then |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     with Store(given.store, must_exist=True) as store:
         at = {

@@ -8,7 +8,6 @@ from typing import Literal
 
 from clcnn.evaluation.results import Result
 from clcnn.experiments import paper
-from clcnn.experiments.run import PAIRS
 from clcnn.report.gather import Experiment
 
 ROUNDING = 0.5
@@ -97,21 +96,14 @@ def _of(experiment: Experiment) -> Iterator[Shortfall]:
 
 
 def _of_differences(experiment: Experiment, defence: str) -> Iterator[Shortfall]:
-    for (network, attack, eps, threat), pair in experiment.differences.items():
+    for place, pair in experiment.differences.items():
+        network, attack, eps, threat = place
         weights = experiment.weights.get(network, network)
         cell = paper.find(experiment.name, weights, defence, attack, eps)
-        parts = [
-            result
-            for result in experiment.results
-            if (result.network, result.attack, result.eps, result.threat)
-            == (network, attack, eps, threat)
-            and result.defence in PAIRS[experiment.name]
-        ]
-        lacking = any(not part.is_complete for part in parts)
-        if cell is None or threat == "adaptive" or lacking:
+        if cell is None or threat == "adaptive" or not experiment.is_complete(place):
             continue
         low, high = 100 * pair.low, 100 * pair.high
         if verdict(low, high, cell.value) == "below":
-            place = (cell.network, cell.defence, cell.attack, cell.eps)
+            printed = (cell.network, cell.defence, cell.attack, cell.eps)
             ours = 100 * pair.difference
-            yield Shortfall(experiment.plan, *place, ours, low, high, pair.n, cell)
+            yield Shortfall(experiment.plan, *printed, ours, low, high, pair.n, cell)

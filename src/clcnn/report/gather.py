@@ -82,6 +82,15 @@ class Experiment:
         """Whether it is a grid of `clcnn tune` and no table."""
         return self.name.startswith(TUNING)
 
+    def is_complete(self, place: Place) -> bool:
+        """Whether both sides of the difference at ``place`` have all their samples."""
+        sides = [
+            r.is_complete
+            for r in self.results
+            if (r.network, r.attack, r.eps, r.threat) == place and r.defence in PAIRS[self.name]
+        ]
+        return len(sides) == 2 and all(sides)
+
     def network(self, result: Result) -> str:
         """The name of a result's weights, which is the same in all plans."""
         return self.weights.get(result.network, result.network)

@@ -156,16 +156,14 @@ def _level(experiment: Experiment) -> str:
 def _differences(experiment: Experiment, table: paper.PaperTable) -> TableBlock:
     names = {weights: name for name, weights in experiment.weights.items()}
     usual, notes = usual_of(pair.n for pair in experiment.differences.values()), Footnotes()
-    first, _, second = table.defences[0].partition("-")
 
     def cell(network: str, attack: str, eps: float) -> list[Span]:
         threat = NONE if attack == NONE else "oblivious"
         name = names.get(network, network)
-        pair = experiment.differences.get((name, attack, eps, threat))
-        parts = [_at(experiment, name, d, attack, eps, threat) for d in (first, second)]
+        place = (name, attack, eps, threat)
+        pair = experiment.differences.get(place)
         printed = paper.find(table.name, network, table.defences[0], attack, eps)
-        lacking = [part for part in parts if part is None or not part.is_complete]
-        return difference_spans(pair, not lacking, printed, usual, notes)
+        return difference_spans(pair, experiment.is_complete(place), printed, usual, notes)
 
     rows = [
         Row(
@@ -226,11 +224,10 @@ def _pairs(experiment: Experiment) -> list[Block]:
 def _pair(experiment: Experiment, place: Place, usual: Usual) -> list[Span]:
     network, attack, eps, threat = place
     parts = [_at(experiment, network, d, attack, eps, threat) for d in PAIRS[experiment.name]]
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts):
+    if None in parts:
         return [Span(UNPLANNED, "muted")]
-    complete = all(part.is_complete for part in found)
-    return difference_spans(experiment.differences.get(place), complete, None, usual, Footnotes())
+    pair, complete = experiment.differences.get(place), experiment.is_complete(place)
+    return difference_spans(pair, complete, None, usual, Footnotes())
 
 
 def _averages(experiment: Experiment) -> list[Block]:
