@@ -169,6 +169,7 @@ def test_growth_is_the_projection_onto_the_complement(here: Path) -> None:
 def test_manifold_rows(here: Path) -> None:
     with Store("r.sqlite") as store:
         found = run("manifold", store, Request(quick=True), workshop=workshop())
+        table = run("table1", store, Request(quick=True), workshop=workshop())
     assert [row["cut"] for row in found.rows] == CUTS
     assert [float(row["paper"]) for row in found.rows] == [0, 0.016, 0.0438, 0.0107, 0.0552]
     assert {row["n"] for row in found.rows} == {"4"}
@@ -177,6 +178,8 @@ def test_manifold_rows(here: Path) -> None:
         norm, d = float(row["norm"]), int(row["dimension"])
         assert float(row["root_mean_square"]) == pytest.approx(norm / d**0.5, rel=1e-4)
         assert 0 <= float(row["share"]) <= 1
+    cell = {name: found.rows[0][name] for name in COLUMNS}
+    assert cell in table.rows, "the accuracy beside it is that of the paper's first table"
 
 
 def test_detector_rows(here: Path) -> None:
@@ -196,6 +199,7 @@ def test_theory_rows_hold_the_theorem() -> None:
     assert {row["varied"] for row in rows} == {"t", "c", "r"}
     for row in rows:
         assert tuple(row) == theorem.COLUMNS
+        assert (row["defence"], row["accuracy"], row["n"]) == ("greedy", "", "5")
         assert float(row["largest_ratio"]) <= 1 + 1e-9
         if row["network"] == "orthogonal":
             assert float(row["error"]) == pytest.approx(float(row["bound"]), rel=1e-8)

@@ -218,8 +218,9 @@ def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
 
 
 def test_growth_and_theorem_are_drawn(tmp_path: Path) -> None:
+    cell = ("net", "linear", "manifold", 8, "oblivious", 5, 60, 20, 90, 0.1)
     rows = [
-        [str(v) for v in ("net", "linear", "manifold", 8, t, cut, 9, 5, n, n, n, n, n, n, p)]
+        [str(v) for v in (*cell, t, cut, 9, n, n, n, n, n, n, p)]
         for t, (cut, n, p) in enumerate([("input", 0, 0), ("head", 0.5, 0.016)])
     ]
     path = tmp_path / "manifold.csv"

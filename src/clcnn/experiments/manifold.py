@@ -17,24 +17,23 @@ from torch import Tensor
 from clcnn.control import ControlledModule
 from clcnn.embeddings.base import Embedding
 from clcnn.evaluation.plan import Plan
+from clcnn.evaluation.results import COLUMNS as CELL_COLUMNS
+from clcnn.evaluation.results import Result, pick
 from clcnn.evaluation.runner import Bench, Cell, Watch
+from clcnn.evaluation.runner import run as run_plan
 from clcnn.evaluation.store import Store
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments.paper import MANIFOLD_GROWTH
 from clcnn.statistics import Z_95
 
 COLUMNS = (
-    "network",
-    "defence",
-    "attack",
-    "eps",
+    *CELL_COLUMNS,  # the accuracy is that of the controlled network on the same images
     "layer",
     "cut",
     "dimension",
-    "n",
     "norm",  # l_2 norm of the off-manifold part of the difference, mean over images
-    "low",
-    "high",  # 95 % interval of that mean
+    "norm_low",
+    "norm_high",  # 95 % interval of that mean
     "root_mean_square",  # norm / sqrt(dimension)
     "mean_square",  # norm^2 / dimension
     "share",  # norm / l_2 norm of the whole difference
@@ -77,14 +76,15 @@ def states(robust: ControlledModule, x: Tensor) -> list[Tensor]:
 
 def run(plan: Plan, store: Store, workshop: Workshop, watch: Watch) -> Iterator[dict[str, str]]:
     """The rows of every cell of the plan; attacks are kept beside the store."""
+    found = run_plan(plan, store, workshop=workshop, watch=watch)
     bench = Bench(plan, workshop, store.folder, watch)
     cells = bench.cells()
     for place, cell in enumerate(cells):
         watch.cell(place, len(cells), cell.entry)
-        yield from _rows(bench, cell)
+        yield from _rows(bench, cell, pick(found, cell.entry))
 
 
-def _rows(bench: Bench, cell: Cell) -> Iterable[dict[str, str]]:
+def _rows(bench: Bench, cell: Cell, found: Result) -> Iterable[dict[str, str]]:
     entry, parts = cell.entry, []
     robust = bench.defences.ready(bench.plan, entry.network, entry.defence).robust
     assert robust is not None
@@ -99,17 +99,13 @@ def _rows(bench: Bench, cell: Cell) -> Iterable[dict[str, str]]:
         mean = float(norm.mean())
         half = Z_95 * float(norm.std()) / math.sqrt(n) if n > 1 else math.nan
         values = {
-            "network": entry.network,
-            "defence": entry.defence,
-            "attack": entry.attack,
-            "eps": entry.eps,
+            **found.row(),
             "layer": t,
             "cut": cut,
             "dimension": d,
-            "n": n,
             "norm": mean,
-            "low": mean - half,
-            "high": mean + half,
+            "norm_low": mean - half,
+            "norm_high": mean + half,
             "root_mean_square": mean / math.sqrt(d),
             "mean_square": float(norm.square().mean()) / d,
             "share": float((norm / whole[:, t].clamp_min(1e-12)).mean()),

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from clcnn import theory
+from clcnn.evaluation.results import COLUMNS as CELL_COLUMNS
 
 COLUMNS = (
-    "network",
+    *CELL_COLUMNS,  # eps is the length of z; states have no accuracy: its columns are empty
     "varied",  # which of t, c and r the row is a step of
     "t",
     "c",
     "r",
     "d",
-    "n",
     "error",  # ||xbar_t - x_t||^2 of greedily controlled states, mean over perturbations
     "bound",  # the right-hand side of Theorem 1, mean; the exact error where layers are orthogonal
     "uncontrolled",  # ||theta_bar_t z||^2, mean
@@ -109,13 +109,18 @@ def _ranks(d: int) -> list[int]:
 def _row(network: LinearNetwork, varied: str, t: int, c: float, r: int) -> dict[str, str]:
     error, bound = network.error(t, c, r), network.bound(t, c, r)
     values = {
+        **dict.fromkeys(COLUMNS, ""),
         "network": network.name,
+        "defence": "greedy",
+        "attack": "random direction",
+        "eps": 1,
+        "threat": "oblivious",
+        "n": len(network.z),
         "varied": varied,
         "t": t,
         "c": c,
         "r": r,
         "d": len(network.basis),
-        "n": len(network.z),
         "error": float(error.mean()),
         "bound": float(bound.mean()),
         "uncontrolled": float(network.uncontrolled(t).mean()),
