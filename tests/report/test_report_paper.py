@@ -12,7 +12,9 @@ from clcnn import cli
 from clcnn.evaluation import Store, StoreError
 from clcnn.report import Document, ReportError, make_report, to_html, write_markdown
 from clcnn.report.against import shortfalls, verdict
+from clcnn.report.blocks import Heading, TableBlock
 from clcnn.report.gather import gather
+from clcnn.report.layout import title
 
 
 @pytest.mark.parametrize(
@@ -188,6 +190,24 @@ def test_csv_files_that_cannot_be_used(
         path.write_bytes(content.encode("latin-1"))
     with pytest.raises(ReportError, match=words):
         make_report([shared], tables_of=[path], pictures=0)
+
+
+def test_a_file_stands_in_the_section_of_its_name(shared: Path, tmp_path: Path) -> None:
+    measured = next(e for e in gather([shared]) if not e.is_tuning)
+    for name in (measured.plan, "another"):
+        (tmp_path / f"{name}.csv").write_text("network,blank,value\nn,,7.25\n")
+    files = [tmp_path / f"{measured.plan}.csv", tmp_path / "another.csv"]
+    blocks = make_report([shared], tables_of=files, pictures=0).blocks
+    under, heading = {}, ""
+    for block in blocks:
+        if isinstance(block, Heading) and block.level == 2:
+            heading = block.text
+        if isinstance(block, TableBlock) and "csv" in block.caption:
+            under[block.caption.split(".csv")[0]] = heading
+            assert [column.label for column in block.columns] == ["value"], "no empty column"
+    assert list(under) == [measured.plan, "another"]
+    assert under[measured.plan].startswith(title(measured))
+    assert under["another"] == "another"
 
 
 def test_markdown_needs_a_plain_name(document: Document, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ _MOST = 400
 
 
 def file_blocks(path: Path) -> list[Block]:
-    """The section of one file, called as the file is."""
+    """The section of one file, called as the file is; empty columns are left out."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             lines = list(csv.reader(file))
@@ -37,13 +37,12 @@ def file_blocks(path: Path) -> list[Block]:
             "one for each name in the first line."
         )
     left = len(rows) - _MOST
+    told = [k for k in range(1, len(head)) if any(row[k] for row in rows)]
     table = TableBlock(
         caption=f"{path.name}, {words.several(len(rows), 'row')}",
         corner=head[:1],
-        columns=[Column(name) for name in head[1:]],
-        rows=[
-            Row(row[:1], [[Span(value, "interval")] for value in row[1:]]) for row in rows[:_MOST]
-        ],
+        columns=[Column(head[k]) for k in told],
+        rows=[Row(row[:1], [[Span(row[k], "interval")] for k in told]) for row in rows[:_MOST]],
         legend=[f"{left} more rows are in the file."] if left > 0 else [],
     )
     name = words.EXPERIMENTS.get(path.stem, path.stem)

@@ -49,19 +49,21 @@ def make_report(
     """The report of all results in ``stores``; write it by `to_html` or `to_markdown`.
 
     ``notes`` is a file with the reasons of shortfalls (`clcnn.report.notes`), ``tables_of`` are
-    CSV files to show beside the stores, ``pictures`` how many images are shown under attack and
-    control: ``workshop`` finds the network and the images for them, and ``tell`` hears of work
-    that takes long.
+    CSV files to show beside the stores (in the section of the experiment that they are called as,
+    if there is one), ``pictures`` how many images are shown under attack and control: ``workshop``
+    finds the network and the images for them, and ``tell`` hears of work that takes long.
     """
     experiments = gather([Path(store) for store in stores])
     measured = [experiment for experiment in experiments if not experiment.is_tuning]
     explained = [] if notes is None else read_notes(Path(notes), experiments)
     pool = Pool(measured)
     blocks = [*_summary(experiments), *_warnings(experiments), *_unfinished(experiments)]
+    files = [(Path(path).stem, file_blocks(Path(path))) for path in tables_of]
     for experiment in measured:
         blocks += _section(experiment, pool, several=_is_twice(experiment, measured))
-    for path in tables_of:
-        blocks += file_blocks(Path(path))
+        blocks += [b for name, (_, *rest) in files if name == experiment.plan for b in rest]
+    sections = {experiment.plan for experiment in measured}
+    blocks += [block for name, whole in files if name not in sections for block in whole]
     if any(experiment.name in paper.TABLES for experiment in measured):
         blocks += _shortfalls(shortfalls(measured), explained)
     blocks += _figures(measured)
