@@ -69,7 +69,8 @@ def tables(experiment: Experiment, pool: Pool) -> list[Block]:
 
 def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Pool) -> TableBlock:
     found = experiment.results
-    met = {NONE: None} | {r.attack: None for r in found}  # in the plan's order
+    met = {r.attack: None for r in found}  # in the plan's order, clean images first
+    met = {NONE: None} | met if table or NONE in met else met
     networks = _networks(experiment, table)
     defences = _in_order((r.defence for r in found), table.defences if table else ())
     attacks = _in_order(met, paper.ATTACKS if table else [a for a in paper.ATTACKS if a in met])
