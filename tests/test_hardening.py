@@ -132,6 +132,17 @@ def test_bytes_are_no_images_to_calibrate_on(model: nn.Module) -> None:
     assert len(robust.clean_scores) == 60
 
 
+def test_few_samples_are_remarked_upon(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardening, "_FEW", 60)
+    x, y = images(60, 1)
+    for count, words in ((59, ["found 59 clean samples"]), (60, [])):
+        loader = DataLoader(TensorDataset(x[:count], y[:count]), batch_size=20)
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            clcnn.harden(model, loader, refine=False)
+        assert [str(warning.message).split(";")[0] for warning in heard] == words
+
+
 class Grumbling(TensorDataset):
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         warnings.warn("corrupt EXIF data", stacklevel=2)

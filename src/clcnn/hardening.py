@@ -19,6 +19,8 @@ from clcnn.states import Batches, Loader
 
 _ACTS = 0.5  # the least authority with which a network behind the filter is worth its training
 
+_FEW = 500  # samples: from fewer a variance is more than 6 % off, and s_95 rests on 25 of them
+
 
 def harden(
     model: nn.Module,
@@ -61,9 +63,22 @@ def harden(
     if fitted is None or (refine is None and is_worth_refining(fitted)):
         fitted = refined(model, clean, seed, progress)
     robust = fitted.configure(solver=Feedback(preset=preset))
-    for sentence in robust.remarks():
+    for sentence in [*_on_few(clean), *robust.remarks()]:
         warnings.warn(sentence, stacklevel=2)
     return robust if calibrate_on is None else robust.calibrate(calibrate_on, alpha=alpha)
+
+
+def _on_few(clean: Loader) -> list[str]:
+    """That the data are few, where they are; no more of them is read than it takes to know."""
+    found = 0
+    for x, _ in Batches(clean):
+        found += len(x)
+        if found >= _FEW:
+            return []
+    return [
+        f"found {found} clean samples; expected at least {_FEW}, better some thousands: the filter "
+        "is made of their variances, and takes what it has not seen for a perturbation."
+    ]
 
 
 def fit_filter(model: nn.Module, clean: Loader) -> ControlledModule:

@@ -110,8 +110,8 @@ class RefinedEmbedding(SpectralEmbedding):
         shape = self.shape_ or ()
         if not is_image(shape):
             raise FitError(
-                f"found states of shape {shape}; expected images (c, H, W). Use a "
-                "SpectralEmbedding at this cut."
+                f"found states of shape {shape}; expected images (c, H, W) of more than one pixel. "
+                "Use a SpectralEmbedding at this cut (`clcnn.harden`: refine=False)."
             )
         self._build(shape)
         return self

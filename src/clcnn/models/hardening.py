@@ -101,8 +101,7 @@ def file(name: str, preset: str) -> tuple[Path, Fitted]:
     if name not in known:
         raise LoadError(
             f"no hardened network called {name!r}, expected one of {', '.join(known) or '-'}. Make "
-            "your own: clcnn.control(model, ['input'], embedding=clcnn.SpectralEmbedding(), "
-            "solver=clcnn.Feedback()).fit(clean data)."
+            "your own: clcnn.harden(model, clean data)."
         )
     if preset not in known[name]:
         raise LoadError(
