@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, Self
@@ -26,7 +25,7 @@ from clcnn.embeddings.orthogonal import (
     warn_arbitrary,
 )
 from clcnn.embeddings.patch import check_divides, check_size
-from clcnn.embeddings.principal import RankRule, drop_rounding
+from clcnn.embeddings.principal import drop_rounding
 from clcnn.embeddings.separable import check_rank, chunks, first_pass
 from clcnn.embeddings.streams import check_fitted
 
@@ -168,10 +167,7 @@ class FrequencyEmbedding(OrthogonalEmbedding):
 
     def truncated(self, rank: int) -> Self:
         """The ``rank`` directions of the largest variance."""
-        self._check_fewer(rank)
-        other = copy.deepcopy(self)
-        other.rule = RankRule("rank", rank)
-        other.explained = self.explained * (self.variances[:rank].sum() / self.variances.sum())
+        other = self._with_fewer(rank, self.variances, rank)
         other._take(self._bases(), self.V[:, :rank], self.block_at[:rank], self.variances[:rank])
         return other
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, Literal, Self, get_args
@@ -16,7 +15,7 @@ from clcnn.embeddings.orthogonal import (
     rank_rule,
     warn_arbitrary,
 )
-from clcnn.embeddings.principal import Components, Method, RankRule, exact
+from clcnn.embeddings.principal import Components, Method, exact
 from clcnn.embeddings.randomised import randomised
 from clcnn.embeddings.streams import States, check_fitted
 from clcnn.errors import DataError, FitError
@@ -123,12 +122,9 @@ class LinearEmbedding(OrthogonalEmbedding):
 
     def truncated(self, rank: int) -> Self:
         """V's first ``rank`` columns."""
-        self._check_fewer(rank)
-        other = copy.deepcopy(self)
-        other.rule = RankRule("rank", rank)
+        other = self._with_fewer(rank, self.eigenvalues, rank)
         other.V = self.V[:, :rank].contiguous()
         other.eigenvalues = self.eigenvalues[:rank].clone()
-        other.explained = self.explained * (other.eigenvalues.sum() / self.eigenvalues.sum())
         return other
 
     @property

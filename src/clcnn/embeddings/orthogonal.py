@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -142,13 +143,21 @@ class OrthogonalEmbedding(Embedding):
     def _scalar(self, value: float, dtype: torch.dtype) -> Tensor:
         return torch.tensor(value, dtype=dtype, device=self.mean.device)
 
-    def _check_fewer(self, rank: int) -> None:
+    def _with_fewer(self, rank: int, variances: Tensor, kept: int) -> Self:
+        """A copy for ``rank`` directions, of which ``variances`` tells the first ``kept``.
+
+        What the directions themselves are is still the caller's to cut.
+        """
         if not (0 < rank <= self.rank_ and rank % self.rank_step_ == 0):
             step = f" that {self.rank_step_} divides" if self.rank_step_ > 1 else ""
             raise DataError(
                 f"rank={rank} found, expected a number from 1 to {self.rank_}{step}: an embedding "
                 "can lose directions, not gain them. Fit again for more."
             )
+        other = copy.deepcopy(self)
+        other.rule = RankRule("rank", rank)
+        other.explained = self.explained * (variances[:kept].sum() / variances.sum())
+        return other
 
 
 class _Deviation(torch.autograd.Function):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Iterable, Mapping
 from math import gcd, prod
@@ -18,7 +17,7 @@ from clcnn.embeddings.orthogonal import (
     rank_rule,
     warn_arbitrary,
 )
-from clcnn.embeddings.principal import RankRule, check_variance, drop_rounding
+from clcnn.embeddings.principal import check_variance, drop_rounding
 from clcnn.embeddings.streams import States, check_fitted
 from clcnn.errors import DataError, FitError
 
@@ -129,12 +128,10 @@ class PatchEmbedding(OrthogonalEmbedding):
 
     def truncated(self, rank: int) -> Self:
         """V's first rank / G columns."""
-        self._check_fewer(rank)
-        other, k = copy.deepcopy(self), rank // self.rank_step_
-        other.rule = RankRule("rank", rank)
+        k = rank // self.rank_step_
+        other = self._with_fewer(rank, self.eigenvalues, k)
         other.V = self.V[:, :k].contiguous()
         other.eigenvalues = self.eigenvalues[:k].clone()
-        other.explained = self.explained * (other.eigenvalues.sum() / self.eigenvalues.sum())
         return other
 
     @property

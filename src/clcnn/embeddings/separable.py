@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf, prod
 from typing import Any, Self
@@ -128,10 +127,7 @@ class SeparableEmbedding(OrthogonalEmbedding):
 
     def truncated(self, rank: int) -> Self:
         """The ``rank`` coefficients of the largest variance."""
-        self._check_fewer(rank)
-        other = copy.deepcopy(self)
-        other.rule = RankRule("rank", rank)
-        other.explained = self.explained * (self.variances[:rank].sum() / self.variances.sum())
+        other = self._with_fewer(rank, self.variances, rank)
         other._take(self._bases(), self.kept_at[:rank], self.variances[:rank])
         return other
 
