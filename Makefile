@@ -4,8 +4,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
+ROOMS := attacks corruptions data embeddings evaluation models report solvers theory training
 
-.PHONY: demo test lint format package clean
+.PHONY: demo test lint format docs package clean
 
 demo: $(VENV)/.ready
 	$(BIN)/clcnn demo --out demo
@@ -21,6 +22,10 @@ lint: $(VENV)/.ready-dev
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The reference, from the docstrings: site/index.html.
+docs: $(VENV)/.ready-dev
+	$(BIN)/pdoc --output-directory site --no-show-source clcnn $(addprefix clcnn.,$(ROOMS))
 
 # Builds sdist and wheel, and imports the wheel from a folder of its own.
 package: $(VENV)/.ready-dev
@@ -48,4 +53,4 @@ $(VENV)/.ready-dev: $(VENV)/.torch pyproject.toml
 	touch $@ $(VENV)/.ready
 
 clean:
-	rm -rf $(VENV) dist build demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis
