@@ -120,3 +120,25 @@ def test_the_area_has_the_interval_that_it_promises() -> None:
     assert 0.91 < covered / 400 < 0.985
     with pytest.raises(ValueError, match="at least 2"):
         auroc([1.0], [2.0, 3.0])
+
+
+def test_two_scores_of_one_object_are_not_independent() -> None:
+    random = np.random.default_rng(2)
+    truth = norm.cdf(1 / math.sqrt(2))
+    found, spread = [], []
+    for _ in range(400):
+        common = random.normal(0, 1, 60)
+        low, high = (
+            math.sqrt(0.8) * common + math.sqrt(0.2) * random.normal(0, 1, 60) for _ in "ab"
+        )
+        places = random.permutation(60)[:40]
+        found.append(auroc(low.tolist(), (1 + high[places]).tolist(), places.tolist()))
+        spread.append(auroc(low.tolist(), (1 + high[places]).tolist()))
+    covered = [np.mean([a.low <= truth <= a.high for a in areas]) for areas in (found, spread)]
+    assert 0.92 < covered[0] < 0.975
+    assert covered[1] > 0.985, "as if they were independent, the interval is too wide"
+    alike = auroc([0.0, 1.0, 2.0], [5.0, 6.0, 7.0], [0, 1, 2])
+    assert (alike.value, alike.high) == (1, 1)
+    assert alike.low == pytest.approx(wilson(1.0, 3)[0]), "three objects prove little"
+    with pytest.raises(ValueError, match="2 places for 3 values"):
+        auroc([0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [0, 1])

@@ -41,25 +41,45 @@ def mean(values: Sequence[float], z: float = Z_95) -> Mean:
     return Mean(n, m, m - half, m + half)
 
 
-def auroc(low: Sequence[float], high: Sequence[float], z: float = Z_95) -> Mean:
-    """P(Y > X) + P(Y = X)/2, X of ``low`` and Y of ``high``, with DeLong's 95 % interval.
+def auroc(
+    low: Sequence[float],
+    high: Sequence[float],
+    of: Sequence[int] | None = None,
+    z: float = Z_95,
+) -> Mean:
+    """P(Y > X) + P(Y = X)/2, X of ``low`` and Y of ``high``, with a 95 % interval.
 
-    The area under the receiver operating characteristic of a score that should be higher for Y.
-    Its variance is that of P(X < y_j) over j divided by their number, plus that of P(Y > x_i).
+    The area A under the receiver operating characteristic of a score that should be higher for Y.
+    Its variance is DeLong's, that of P(X < y_j) over j divided by their number, plus that of
+    P(Y > x_i). If y_j is of the same object as x_i with i = ``of``[j], the two are not independent,
+    and each object counts with the sum of its terms (Obuchowski, Biometrics 53, 1997, 567-578).
+    Where all agree (A = 0 or 1) no spread is seen, and the interval is that of a share of the
+    fewer of both.
     """
     m, n = len(low), len(high)
     if min(m, n) < 2:
         raise ValueError(f"found {m} and {n} values; expected at least 2 of each.")
+    if of is not None and (len(of) != n or len(set(of)) != n or not 0 <= min(of) <= max(of) < m):
+        raise ValueError(f"found {len(of)} places for {n} values; expected other ones below {m}.")
     below, above = sorted(low), sorted(high)
 
     def share(values: Sequence[float], v: float) -> float:
         """Of sorted values those below v, ties counting half."""
         return (bisect_left(values, v) + bisect_right(values, v)) / (2 * len(values))
 
-    over = mean([share(below, y) for y in high], z)
-    under = mean([1 - share(above, x) for x in low], z)
-    half = math.hypot(over.high - over.value, under.high - under.value)
-    return Mean(m + n, over.value, max(0.0, over.value - half), min(1.0, over.value + half))
+    over = [share(below, y) for y in high]
+    under = [1 - share(above, x) for x in low]
+    area = math.fsum(over) / n
+    if area in (0.0, 1.0):
+        return Mean(m + n, area, *wilson(area, min(m, n), z))
+    if of is None:
+        half = math.hypot(*(v.high - v.value for v in (mean(over, z), mean(under, z))))
+    else:
+        terms = [(v - area) / m for v in under]
+        for place, v in zip(of, over, strict=True):
+            terms[place] += (v - area) / n
+        half = z * math.sqrt(math.fsum(t * t for t in terms) * m / (m - 1))
+    return Mean(m + n, area, max(0.0, area - half), min(1.0, area + half))
 
 
 @dataclass(frozen=True)

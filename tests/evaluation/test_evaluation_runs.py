@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import copy
 import sqlite3
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny import TEXT, network, pictures, plan, workshop
 
 import clcnn
@@ -31,8 +34,10 @@ from clcnn.evaluation import (
     warnings_of,
 )
 from clcnn.evaluation.measuring import unpacked
+from clcnn.evaluation.results import Result
 from clcnn.evaluation.runner import Silent
 from clcnn.evaluation.threats import seed_of
+from clcnn.models.weights import header
 from clcnn.statistics import wilson
 
 FAST = """
@@ -265,6 +270,8 @@ def test_weights_images_and_code_are_part_of_the_hash(monkeypatch: pytest.Monkey
     monkeypatch.setattr(hashing, "room_code", lambda r: "new" if r == "attacks" else real(r))
     after = keys(TEXT)
     assert {key[1] for key in before if before[key] == after[key]} == {"none"}
+    monkeypatch.setattr(hashing, "room_code", lambda r: "new" if r == "models/layers" else real(r))
+    assert not set(before.values()) & set(keys(TEXT).values()), "no cell is without a network"
 
 
 def test_every_file_that_a_result_goes_through_is_hashed() -> None:
@@ -455,7 +462,15 @@ def test_code_and_constants_of_ones_own_network_are_part_of_the_hash() -> None:
 
     tanh, relu = Bent(network()), Bent(network())
     tanh.act, relu.act = torch.tanh, torch.relu  # type: ignore[assignment]
+    shifted = [Bent(network()) for _ in range(6)]
+    for place, bent in enumerate(shifted[:2]):
+        bent.register_buffer("mean", torch.full((3,), float(place)), persistent=False)
+    shifted[2].plain = torch.ones(2)  # type: ignore[assignment]
+    shifted[3]._hidden = {"mean": [torch.ones(2)]}  # type: ignore[assignment]
+    shifted[4].config = SimpleNamespace(mean=1)  # type: ignore[assignment]
+    shifted[5].register_forward_hook(lambda module, given, answer: answer + 1)
     others = [
+        *shifted,
         Bent(network()),
         Bent(network(), 0.5),
         BentOtherwise(network()),
@@ -466,7 +481,68 @@ def test_code_and_constants_of_ones_own_network_are_part_of_the_hash() -> None:
     found = [keys_of(module) for module in others]
     for place, one in enumerate(found):
         assert not any(one & other for other in found[:place]), place
-    assert keys_of(Bent(network())) == found[0]
+    assert keys_of(Bent(network())) == found[6]
+    again = Bent(network())
+    again.config = SimpleNamespace(mean=1)  # type: ignore[assignment]
+    assert keys_of(again) == found[4], "where an object lies in memory decides nothing"
+
+
+def test_networks_of_two_folders_are_told_apart(tmp_path: Path) -> None:
+    shop = Workshop(images={"mnist": {"train": pictures(80, 1), "test": pictures(40, 3)}})
+    found = []
+    for seed in (0, 1):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = clcnn.models.ResNet20(in_channels=1, num_classes=4).eval()
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        facts = {"network": "resnet20", "in_channels": 1, "num_classes": 4}
+        save_file(model.state_dict(), folder / "net.safetensors", metadata=header(facts))
+        mine = plan(TEXT.replace('weights = "tiny"', 'weights = "net.safetensors"'), folder)
+        found.append(shop.network(mine, "tiny").fingerprint)
+        given = Workshop(networks={"net.safetensors": model})
+        assert given.network(mine, "tiny").fingerprint == found[-1], "handed over or read alike"
+    assert found[0] != found[1]
+
+
+def test_a_run_returns_its_own_cells_whatever_else_is_called_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = plan(TEXT.replace("n = 20", "n = 8"))
+    module = sys.modules["clcnn.evaluation.runner"]
+    real = module.work  # type: ignore[attr-defined]
+
+    def meanwhile(store: Store, *rest: Any) -> None:
+        real(store, *rest)
+        monkeypatch.setattr(module, "work", real)
+        run(other, tmp_path / "r.sqlite", workshop=workshop())
+
+    monkeypatch.setattr(module, "work", meanwhile)
+    assert {r.n for r in run(plan(), tmp_path / "r.sqlite", workshop=workshop())} == {20}
+
+
+def test_stealth_is_not_run_without_a_control() -> None:
+    text = TEXT.replace('kind = "noise"', 'kind = "stealth"')
+    text = text.replace("eps = [20, 40]", 'eps = [20, 40]\nthreats = ["oblivious", "adaptive"]')
+    met = {(e.defence, e.threat) for e in plan(text).entries if e.attack == "noise"}
+    assert met == {("linear", "adaptive")}
+
+
+def test_a_larger_ball_that_helps_is_a_sign_only_where_it_should_hold_the_smaller() -> None:
+    def cell(defence: str, threat: str, eps: float, right: int, n: int, wanted: int) -> Result:
+        share = right / n
+        low, high = wilson(share, n)
+        numbers = (n, wanted, share, low, high, 0.1, 1.0)
+        return Result("net", defence, "pgd", eps, threat, *numbers, (), 0)
+
+    def signs(defence: str, threat: str, right: int, n: int = 100, wanted: int = 100) -> int:
+        small = cell(defence, threat, 2, 40, 100, 100)
+        return len(warnings_of([cell(defence, threat, 4, right, n, wanted), small]))
+
+    assert signs("none", "oblivious", 70) == signs("linear", "adaptive", 70) == 1
+    assert signs("linear", "oblivious", 70) == 0, "it was made for another network"
+    assert signs("linear", "adaptive", 45) == 0, "chance"
+    assert signs("linear", "adaptive", 18, 25, 100) == 0, "a part of the images"
 
 
 def test_a_network_of_ones_own_that_is_none(tmp_path: Path) -> None:

@@ -124,6 +124,23 @@ def test_several_cells_measured_together_keep_what_one_of_them_had(tmp_path: Pat
         assert store.done(one) == store.done(two) == (4, 6)
 
 
+def test_cells_measured_together_are_claimed_together(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    with Store(path) as store, Store(path) as other:
+        cells = register(store, "a", "b", "c")
+        first, second = store.claim(*cells), other.claim(*cells)
+        assert first is not None
+        assert second is not None
+        assert (first.chunk, second.chunk) == (0, 1)
+        assert store.claim(*cells) is None, "every chunk of them is being worked on"
+        assert store.finish(first, {cell: measured(0) for cell in cells})
+        assert store.claim(*cells) is None, "the other works on chunk 1 of all of them"
+        assert other.finish(second, {cells[0]: measured(1)})
+        third = store.claim(*cells)
+        assert third is not None
+        assert (third.cell, third.chunk) == (cells[1], 1)
+
+
 def test_a_plan_registered_again_keeps_its_cells_and_drops_old_places(tmp_path: Path) -> None:
     with Store(tmp_path / "r.sqlite") as store:
         one, two = register(store, "a", "b")

@@ -23,6 +23,8 @@ from clcnn.evaluation import (
     Point,
     Store,
     Workshop,
+    plans,
+    results,
     run,
     tune,
 )
@@ -171,6 +173,36 @@ def test_a_choice_on_test_images_is_marked_wherever_it_is_used(tmp_path: Path) -
     ).replace('"none", "fgsm", "noise"', '"none"')
     (_, result) = run(plan(text, tmp_path), tmp_path / "r.sqlite", workshop=workshop())
     assert {f.check for f in result.findings} == {"tuned on test images", "clean accuracy"}
+
+
+def test_what_was_chosen_on_test_images_is_said_of_that_defence_alone(tmp_path: Path) -> None:
+    small = Grid(iterations=(1,), lr=(0.1,), energy=(0.7,), eps=(30,), most_lost=0.0)
+    made = tuned(tmp_path / "t.sqlite", grid=small, n=12)
+    made = replace(made, chosen=replace(made.chosen, feasible=True))
+    for name in ("heldout", "test"):
+        replace(made, split=name).write(tmp_path / f"{name}.json")
+    head, rest = TEXT.split("[attacks.fgsm]")
+    defences = "".join(f'[defences.{n}]\ntuned = "{n}.json"\n' for n in ("heldout", "test"))
+    text = head.split("[defences.linear]")[0] + defences + "[attacks.fgsm]" + rest
+    text = text.replace('"none", "fgsm", "noise"', '"none"')
+    for order in (text, text.replace("[[grid]]", '[[grid]]\ndefences = ["test", "heldout"]')):
+        found = run(plan(order, tmp_path), tmp_path / "r.sqlite", workshop=workshop())
+        with Store(tmp_path / "r.sqlite") as store:
+            assert [r.findings for r in results(store, "tiny")] == [r.findings for r in found]
+        checks = {r.defence: [f.check for f in r.findings] for r in found}
+        assert checks["heldout"] == []
+        assert checks["test"] == ["tuned on test images"]
+
+
+def test_every_grid_has_a_name_of_its_own(tmp_path: Path) -> None:
+    small = Grid(iterations=(1,), lr=(0.1,), energy=(0.7,), eps=(30,))
+    first = tuned(tmp_path / "t.sqlite", grid=small, n=8)
+    tuned(tmp_path / "t.sqlite", grid=replace(small, lr=(0.2,)), n=8)
+    with Store(tmp_path / "t.sqlite") as store:
+        assert len(plans(store)) == 2
+        tuned(tmp_path / "t.sqlite", grid=replace(small, whole=False), n=8)
+        assert len(plans(store)) == 2, "a grid in part is called as the whole"
+    assert first.manifest["plan"]["grid"]["most_lost"] == 0.04
 
 
 def test_a_second_tuning_adds_only_what_is_new(

@@ -24,6 +24,9 @@ Threads = Annotated[int | None, typer.Option(help="Threads of the CPU [default: 
 Quick = Annotated[
     bool, typer.Option("--quick", help="Few images of the sample that comes with the package.")
 ]
+Seed = Annotated[
+    int | None, typer.Option(help="Another seed than the plan's.", min=0, max=2**32 - 1)
+]
 FeasibleOnly = Annotated[
     bool,
     typer.Option(
@@ -40,7 +43,7 @@ def evaluate(
     store: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results.sqlite"),
     quick: Quick = False,
     csv: Annotated[Path | None, typer.Option(help="Write the results there too.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.", min=0)] = None,
+    seed: Seed = None,
     root: Root = None,
     device: Device = "cpu",
     threads: Threads = None,

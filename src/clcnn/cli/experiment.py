@@ -17,6 +17,7 @@ from clcnn.cli.evaluate import (
     Device,
     FeasibleOnly,
     Quick,
+    Seed,
     Threads,
     make_workshop,
     stopped,
@@ -76,7 +77,7 @@ def experiment(
     weights: Annotated[
         Path | None, typer.Option(help="A folder with further NAME.safetensors.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.", min=0)] = None,
+    seed: Seed = None,
     root: Root = None,
     device: Device = "cpu",
     threads: Threads = None,
@@ -87,12 +88,15 @@ def experiment(
     Without --quick it needs settings that were chosen before: clcnn experiment tune. Repeat the
     command to go on after a stop; run it twice at once to share the work.
     """
+    from clcnn.errors import DataError
     from clcnn.evaluation import PlanError, Store
     from clcnn.experiments import tuning
     from clcnn.experiments.run import ORDER, Request
 
     if csv is not None and name in (Experiment.all, Experiment.tune):
         raise typer.BadParameter(f"--csv names one file, and {name} writes several.")
+    if name is Experiment.tune and (quick or seed is not None):
+        raise typer.BadParameter("tune has no --quick and no --seed: a choice is made in earnest.")
     if only and name is not Experiment.tune:
         raise typer.BadParameter("--only goes with tune.")
     if feasible_only and name is not Experiment.tune:
@@ -117,7 +121,7 @@ def experiment(
             for each in ORDER if name is Experiment.all else (name.value,):
                 try:
                     _run(each, opened, request, workshop, watch, csv, as_json)
-                except PlanError as error:
+                except (PlanError, DataError) as error:
                     if name is not Experiment.all:
                         raise
                     failed.append(f"{each}: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from enum import StrEnum
 from pathlib import Path
@@ -39,7 +40,9 @@ def tune(
     cut: Annotated[
         list[str] | None, typer.Option(help="A controlled state; repeat it [default: chosen].")
     ] = None,
-    embedding: Annotated[str, typer.Option(help="linear, autoencoder ...")] = "linear",
+    embedding: Annotated[
+        str | None, typer.Option(help="linear, autoencoder ... [default: linear].")
+    ] = None,
     fit: Annotated[int, typer.Option(help="Training images to fit on.", min=1)] = 5000,
     images: Annotated[int, typer.Option(help="Images to choose on.", min=1)] = 500,
     chunk: Annotated[int, typer.Option(help="Images at once.", min=1)] = 250,
@@ -60,7 +63,7 @@ def tune(
     accelerate: Annotated[
         bool, typer.Option("--accelerate", help="Iterations on a faster copy, up to rounding.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Decides which images.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Decides which images.", min=0, max=2**32 - 1)] = 0,
     quick: Quick = False,
     root: Root = None,
     device: Device = "cpu",
@@ -76,16 +79,22 @@ def tune(
     from clcnn.evaluation import Grid, Store
     from clcnn.evaluation import tune as run_tuning
     from clcnn.evaluation.defence import read_defence
+    from clcnn.evaluation.kinds import EMBEDDINGS
     from clcnn.evaluation.plan import Network
     from clcnn.evaluation.tables import Table
 
+    if paper_literal and embedding:
+        raise typer.BadParameter("--paper-literal has its own embedding; leave --embedding out.")
+    kind = embedding or "linear"
+    if energy and "energy" not in inspect.signature(EMBEDDINGS.get(kind, print)).parameters:
+        raise typer.BadParameter(f"--energy is nothing that {kind!r} embeddings have.")
     table = {
         "paper_literal": paper_literal,
         "accelerate": accelerate,
         "fit": {"images": min(fit, 1000) if quick else fit},
     }
     if not paper_literal:
-        table["embedding"] = {"kind": embedding}
+        table["embedding"] = {"kind": kind}
     if cut:
         table["cuts"] = cut
     grid = Grid(rule="singular", energy=(0.99,)) if paper_literal else Grid()

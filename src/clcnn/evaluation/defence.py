@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clcnn.evaluation.kinds import EMBEDDINGS, SOLVERS, Kind, embedding_kind, solver_kind
-from clcnn.evaluation.tables import PlanError, Table, read_json, shown
+from clcnn.evaluation.tables import MOST_SEED, PlanError, Table, read_json, shown
 from clcnn.solvers.feedback import PRESETS
 
 CHOICE = "clcnn choice"
@@ -122,6 +122,10 @@ def read_defence(table: Table, folder: Path, networks: Sequence[str]) -> Defence
         if table.flag("paper_literal"):
             base = Defence(embedding=PAPERS_LINEAR, weights="mean", centring="batch")
         return _overridden(table, base)
+    if table.flag("paper_literal"):
+        raise table.error(
+            "paper_literal", "tuned beside it", "one of them: tune with --paper-literal"
+        )
     if isinstance(tuned, str):
         return _overridden(table, read_choice(folder / tuned))
     table.known("tuned", tuned, networks)
@@ -169,7 +173,7 @@ def _overridden(table: Table, base: Defence) -> Defence:
         centring=table.choice("centring", CENTRINGS, base.centring),
         fit=Fit(
             fit.whole("images", base.fit.images),
-            fit.whole("seed", base.fit.seed, least=0),
+            fit.whole("seed", base.fit.seed, least=0, most=MOST_SEED),
             fit.flag("correct_only", base.fit.correct_only),
             shipped,
         ),

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import nn
 
-from clcnn.attacks.flags import Finding
 from clcnn.control import ControlledModule, control
 from clcnn.data.files import replacing, write_text
 from clcnn.embeddings.base import Embedding
@@ -89,6 +88,7 @@ class Defences:
         if name == NONE:
             return None
         defence = plan.defences[name].on(network)
+        self._check_choice(plan, network, name, defence)
         return {
             "settings": defence.settings(),
             "fitted": digest(self.fit_key(plan, network, defence)),
@@ -101,7 +101,6 @@ class Defences:
         if name == NONE:
             return Defended(plain, None, None)
         defence = plan.defences[name].on(network)
-        self._check_choice(plan, network, name, defence)
         settings = self.settings(plan, network, name)
         assert settings is not None
         if self._ready is None or self._ready[0] != settings:
@@ -149,30 +148,6 @@ class Defences:
             return shipped_file(plan.networks[network].weights, preset)
         except LoadError as error:
             raise PlanError(f"found fit = {{ shipped = {preset!r} }}: {error}") from error
-
-    def findings(self, plan: Plan, network: str, name: str) -> list[Finding]:
-        """Signs that the defence's settings promise too much."""
-        chosen = None if name == NONE else plan.defences[name].on(network).chosen
-        if not chosen:
-            return []
-        found = []
-        if chosen.get("split") != "heldout":
-            found.append(
-                Finding(
-                    "tuned on test images",
-                    f"the settings of {name} were chosen on {chosen.get('split')} images, so its "
-                    "accuracy there is too high. Choose them on held-out ones: clcnn tune.",
-                )
-            )
-        if chosen.get("feasible") is False:
-            found.append(
-                Finding(
-                    "clean accuracy",
-                    f"no settings of {name} kept the clean accuracy that was asked for; the ones "
-                    "that lost least were taken.",
-                )
-            )
-        return found
 
     def _fit(self, plan: Plan, network: str, defence: Defence) -> ControlledModule:
         chosen = self.workshop.images(plan, network, "train", defence.fit.images, defence.fit.seed)

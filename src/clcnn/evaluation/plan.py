@@ -42,7 +42,7 @@ from clcnn import corruptions
 from clcnn.attacks.norms import NORMS
 from clcnn.evaluation.defence import Defence, read_defence
 from clcnn.evaluation.kinds import ATTACKS, Kind, attack_kind
-from clcnn.evaluation.tables import Table, read, shown
+from clcnn.evaluation.tables import MOST_SEED, Table, read, shown
 
 NONE = "none"
 WORST = "worst"
@@ -156,7 +156,7 @@ def parse(table: Table, folder: Path) -> Plan:
         defences=defences,
         attacks=attacks,
         entries=(),
-        seed=table.whole("seed", 0, least=0),
+        seed=table.whole("seed", 0, least=0, most=MOST_SEED),
         chunk=table.whole("chunk", 250),
         split=table.choice("split", ("test", "heldout"), "test"),
         folder=folder,
@@ -237,19 +237,21 @@ def _entries(table: Table, plan: Plan, n: int) -> list[Entry]:
                     entries.append(Entry(network, defence, NONE, 0.0, "none", n))
                     continue
                 for threat in threats:
-                    if not possible(plan, attack, threat):
+                    if not possible(plan, defence, attack, threat):
                         continue
                     entries += [Entry(network, defence, attack, e, _as(threat), n) for e in eps]
     return entries
 
 
-def possible(plan: Plan, attack: str, threat: str) -> bool:
-    """Stealth is against the control: an attacker who does not know of it cannot run it.
+def possible(plan: Plan, defence: str, attack: str, threat: str) -> bool:
+    """Stealth is against a control: where none is, or is known of, it cannot be run.
 
     A corruption is by no one: there is none that knows of the control.
     """
     kinds = {plan.attacks[member].kind for member in plan.members(attack)}
-    return kinds != ({CORRUPTION} if threat == "adaptive" else {"stealth"})
+    if kinds == {"stealth"}:
+        return threat == "adaptive" and defence != NONE
+    return kinds != {CORRUPTION} or threat != "adaptive"
 
 
 def _as(threat: str) -> Threat:

@@ -6,13 +6,14 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from clcnn.attacks.flags import Finding, black_box_beats_white_box, epsilon_helps
 from clcnn.errors import DataError
-from clcnn.evaluation.plan import CORRUPTION, Entry
+from clcnn.evaluation.plan import CORRUPTION, NONE, Entry
 from clcnn.evaluation.store import Store
 from clcnn.statistics import Paired, paired, wilson
 
@@ -89,16 +90,52 @@ def results(store: Store, plan: str) -> list[Result]:
         "ORDER BY place",
         plan,
     )
-    return [_result(store, *row) for row in rows]
+    made_with = manifest_of(store, plan)
+    return [_result(store, made_with, *row) for row in rows]
+
+
+def results_of(
+    store: Store, cells: Sequence[tuple[Entry, int]], made_with: Mapping[str, Any]
+) -> list[Result]:
+    """What is stored of cells, each called by its entry, whatever plans the store has by now.
+
+    ``made_with`` is the manifest of their plan.
+    """
+    return [
+        _result(store, made_with, e.network, e.defence, e.attack, e.eps, e.threat, cell)
+        for e, cell in cells
+    ]
+
+
+def manifest_of(store: Store, plan: str) -> dict[str, Any]:
+    """What a plan was last run with; empty if the store does not say."""
+    for (text,) in store.read("SELECT manifest FROM runs ORDER BY id DESC"):
+        found: dict[str, Any] = json.loads(text)
+        if found.get("plan", {}).get("name") == plan:
+            return found
+    return {}
 
 
 def _result(
-    store: Store, network: str, defence: str, attack: str, eps: float, threat: str, cell: int
+    store: Store,
+    made_with: Mapping[str, Any],
+    network: str,
+    defence: str,
+    attack: str,
+    eps: float,
+    threat: str,
+    cell: int,
 ) -> Result:
     n, right, seconds = store.read(
         "SELECT count(*), coalesce(sum(correct), 0), avg(seconds) FROM samples WHERE cell = ?", cell
     )[0]
     attacks = _settings(store, cell)["attack"].get("attacks", ())
+    described = made_with.get("plan", {}).get("defences", {}).get(defence, {}).get(network, {})
+    signs = (
+        *of_choice(defence, described.get("chosen")),
+        *findings(store, cell),
+        *black_box(store, cell),
+    )
     accuracy, (low, high) = math.nan, (math.nan, math.nan)
     if n:
         accuracy, (low, high) = right / n, wilson(right / n, n)
@@ -115,7 +152,7 @@ def _result(
         high=high,
         seconds=math.nan if seconds is None else seconds,
         cost=_cost(store, cell),
-        findings=(*findings(store, cell), *black_box(store, cell)),
+        findings=tuple(dict.fromkeys(signs)),
         cell=cell,
         is_corruption=any(a.get("kind") == CORRUPTION for a in attacks),
     )
@@ -138,11 +175,37 @@ def findings(store: Store, cell: int) -> tuple[Finding, ...]:
     return tuple(Finding(*row) for row in rows)
 
 
+def of_choice(defence: str, chosen: Mapping[str, Any] | None) -> list[Finding]:
+    """Signs that a defence's settings, chosen as said, promise too much.
+
+    They are the defence's and not the cell's: another one with the same settings shares that.
+    """
+    found = []
+    if chosen and chosen.get("split") != "heldout":
+        found.append(
+            Finding(
+                "tuned on test images",
+                f"the settings of {defence} were chosen on {chosen.get('split')} images, so its "
+                "accuracy there is too high. Choose them on held-out ones: clcnn tune.",
+            )
+        )
+    if chosen and chosen.get("feasible") is False:
+        found.append(
+            Finding(
+                "clean accuracy",
+                f"no settings of {defence} kept the clean accuracy that was asked for; the ones "
+                "that lost least were taken.",
+            )
+        )
+    return found
+
+
 def black_box(store: Store, cell: int) -> list[Finding]:
     """Samples of a worst case that Square broke where attacks that know more had failed."""
     through = _settings(store, cell)["attack"].get("through", ())
-    if all(view == "itself" for names in through for view in names):
-        return []
+    views = [view for names in through for view in names]
+    if not views or views[0] == "itself":
+        return []  # nothing that knows more was tried before it
     rows = store.read("SELECT broken_by FROM samples WHERE cell = ?", cell)
     return black_box_beats_white_box([by for (by,) in rows])
 
@@ -150,15 +213,20 @@ def black_box(store: Store, cell: int) -> list[Finding]:
 def warnings_of(found: Sequence[Result]) -> list[Finding]:
     """All signs in a plan's results: those of its cells, and what shows only between cells."""
     signs = [finding for result in found for finding in result.findings]
-    rows: dict[tuple[str, str, str, str], dict[float, float]] = {}
+    rows: dict[tuple[str, str, str, str], list[Result]] = {}
     for result in found:
-        # A larger ball holds the smaller, but a severity holds nothing of the one before.
-        if result.n and result.eps and not result.is_corruption:
+        # A larger ball holds the smaller, but a severity holds nothing of the one before; and what
+        # was made for the uncontrolled network may miss a controlled one at any radius.
+        meant = result.threat == "adaptive" or result.defence == NONE
+        if result.is_complete and result.eps and meant and not result.is_corruption:
             key = (result.network, result.defence, result.attack, result.threat)
-            rows.setdefault(key, {})[result.eps] = result.accuracy
-    for key, by_eps in rows.items():
-        where = " / ".join(key)
-        signs += [Finding(f.check, f"{where}: {f.sentence}") for f in epsilon_helps(by_eps)]
+            rows.setdefault(key, []).append(result)
+    for key, cells in rows.items():
+        for small, large in pairwise(sorted(cells, key=lambda cell: cell.eps)):
+            if large.low > small.high:  # more than chance
+                by_eps = {cell.eps: cell.accuracy for cell in (small, large)}
+                where = " / ".join(key)
+                signs += [Finding(f.check, f"{where}: {f.sentence}") for f in epsilon_helps(by_eps)]
     return list(dict.fromkeys(signs))
 
 

@@ -12,12 +12,12 @@ from typing import Protocol
 from clcnn.evaluation.cache import ExampleCache, Examples
 from clcnn.evaluation.defending import Defences, Defended
 from clcnn.evaluation.forecast import Forecast
-from clcnn.evaluation.hashing import digest
+from clcnn.evaluation.hashing import NETWORKS, digest, versions
 from clcnn.evaluation.manifest import manifest
 from clcnn.evaluation.measuring import measure, signs
 from clcnn.evaluation.plan import CORRUPTION, NONE, Entry, Plan
-from clcnn.evaluation.results import Result, results
-from clcnn.evaluation.store import CellKey, Claim, Measured, Store
+from clcnn.evaluation.results import Result, results_of
+from clcnn.evaluation.store import CellKey, Measured, Store
 from clcnn.evaluation.threats import Chunk, Threats, seed_of
 from clcnn.evaluation.workshop import Chosen, Workshop
 
@@ -91,8 +91,13 @@ class Bench:
             "seed": plan.seed,
             "chunk": plan.chunk,
         }
+        if entry.defence == NONE and not self._is_attacked(entry):
+            settings["versions"] = versions(NETWORKS)  # else defence or attack tell of it
         counts = [min(plan.chunk, entry.n - start) for start in range(0, entry.n, plan.chunk)]
         return Cell(entry, CellKey(digest(settings), settings, tuple(counts)), chosen)
+
+    def _is_attacked(self, entry: Entry) -> bool:
+        return entry.attack != NONE and self.plan.attacks[entry.attack].kind != CORRUPTION
 
     def chunk(self, chosen: Chosen, number: int) -> Chunk:
         """The images of one chunk."""
@@ -111,14 +116,12 @@ class Bench:
 
     def measure(self, cell: Cell, number: int) -> Measured:
         """One chunk of a cell."""
-        plan, entry = self.plan, cell.entry
+        entry = cell.entry
         chunk, defended, examples = self.examples(cell, number)
         measured = measure(defended, chunk, examples)
-        if number > 0:
+        if number > 0 or not self._is_attacked(entry):
             return measured
-        found = self.defences.findings(plan, entry.network, entry.defence)
-        if entry.attack != NONE and plan.attacks[entry.attack].kind != CORRUPTION:
-            found += signs(defended, chunk, entry.eps / 255, entry.threat == "adaptive")
+        found = signs(defended, chunk, entry.eps / 255, entry.threat == "adaptive")
         return replace(measured, findings=[*found, *measured.findings])
 
 
@@ -139,11 +142,12 @@ def run(
     with nullcontext(store) if isinstance(store, Store) else Store(store) as opened:
         bench = Bench(plan, workshop, opened.folder, watch)
         cells = bench.cells()
-        number = opened.begin(manifest(plan, workshop))
+        made_with = manifest(plan, workshop)
+        number = opened.begin(made_with)
         ids = opened.register(number, plan.name, [(cell.entry, cell.key) for cell in cells])
-        pairs = zip(cells, ids, strict=True)
+        pairs = list(zip(cells, ids, strict=True))
         work(opened, [single(bench, cell, id_) for cell, id_ in pairs], watch)
-        return results(opened, plan.name)
+        return results_of(opened, [(cell.entry, id_) for cell, id_ in pairs], made_with)
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ def work(store: Store, units: Sequence[Unit], watch: Watch) -> None:
     while True:
         worked = False
         for place, unit in enumerate(units):
-            claim = _claim(store, unit)
+            claim = store.claim(*unit.cells)
             if claim is not None:
                 watch.cell(place, len(units), unit.entry)
             while claim is not None:
@@ -180,7 +184,7 @@ def work(store: Store, units: Sequence[Unit], watch: Watch) -> None:
                 store.finish(claim, measured)
                 worked, waiting = True, False
                 watch.samples(*forecast.now())
-                claim = _claim(store, unit)
+                claim = store.claim(*unit.cells)
         done, total, left = forecast.now()
         if done == total:
             watch.samples(done, total, left)
@@ -190,8 +194,3 @@ def work(store: Store, units: Sequence[Unit], watch: Watch) -> None:
                 watch.say("another process works on what is left; waiting for it")
             waiting = True
             time.sleep(_POLL)
-
-
-def _claim(store: Store, unit: Unit) -> Claim | None:
-    """A chunk that any of the unit's cells lacks."""
-    return next((c for cell in unit.cells if (c := store.claim(cell)) is not None), None)

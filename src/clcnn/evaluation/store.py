@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -155,21 +157,28 @@ class Store:
         )
         return int(row[0])
 
-    def claim(self, cell: int) -> Claim | None:
-        """The first chunk of a cell that is neither done nor being worked on, for this process."""
+    def claim(self, *cells: int) -> Claim | None:
+        """The first chunk that one of ``cells`` lacks and nobody works on, for this process.
+
+        Cells that are measured together have their chunks claimed together: whoever works on a
+        chunk of one works on that chunk of all.
+        """
         with self._writing():
             rows = self.connection.execute(
-                "SELECT number, owner, expires FROM chunks WHERE cell = ? AND NOT done "
-                "ORDER BY number",
-                (cell,),
+                "SELECT number, cell, owner, expires FROM chunks WHERE NOT done AND cell IN "
+                f"({', '.join('?' * len(cells))}) ORDER BY number, cell",
+                cells,
             ).fetchall()
-            for number, owner, expires in rows:
-                if owner is None or expires < time.time() or _is_dead(owner):
-                    self.connection.execute(
-                        "UPDATE chunks SET owner = ?, expires = ? WHERE cell = ? AND number = ?",
-                        (self.owner, time.time() + self.lease, cell, number),
-                    )
-                    return Claim(cell, number, self.owner)
+            for number, alike in groupby(rows, key=itemgetter(0)):
+                left = list(alike)
+                if any(_is_held(owner, expires) for *_, owner, expires in left):
+                    continue
+                cell = left[0][1]
+                self.connection.execute(
+                    "UPDATE chunks SET owner = ?, expires = ? WHERE cell = ? AND number = ?",
+                    (self.owner, time.time() + self.lease, cell, number),
+                )
+                return Claim(cell, number, self.owner)
         return None
 
     @contextmanager
@@ -266,6 +275,11 @@ class Store:
         """One transaction; the thread that renews a claim waits for its turn."""
         with self._lock, explained(self.path), transaction(self.connection):
             yield
+
+
+def _is_held(owner: str | None, expires: float | None) -> bool:
+    """Whether somebody works on a chunk, as far as one can know."""
+    return owner is not None and (expires or 0) >= time.time() and not _is_dead(owner)
 
 
 def _is_dead(owner: str) -> bool:

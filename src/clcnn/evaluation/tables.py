@@ -11,6 +11,9 @@ from typing import Any
 
 from clcnn.errors import ClcnnError
 
+MOST_SEED = 2**32 - 1
+"""The largest seed that all generators take."""
+
 
 class PlanError(ClcnnError, ValueError):
     """A plan cannot be understood, or asks for what there is not."""
@@ -50,11 +53,13 @@ class Table:
             raise self.error(key, "nothing", f'a string: {key} = "..."')
         return str(value)
 
-    def whole(self, key: str, default: int, least: int = 1) -> int:
-        """A whole number of at least ``least``."""
+    def whole(self, key: str, default: int, least: int = 1, most: int | None = None) -> int:
+        """A whole number of at least ``least`` and at most ``most``."""
         value = int(self.get(key, (int,), "a whole number", default))
         if value < least:
             raise self.error(key, str(value), f"a whole number of at least {least}")
+        if most is not None and value > most:
+            raise self.error(key, str(value), f"a whole number of at most {most}")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:

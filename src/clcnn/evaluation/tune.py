@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 
@@ -19,13 +19,13 @@ from clcnn.embeddings.linear import LinearEmbedding
 from clcnn.evaluation.choice import Choice, Grid, Point, best
 from clcnn.evaluation.defence import Defence
 from clcnn.evaluation.defending import Defences, Defended
-from clcnn.evaluation.hashing import digest
+from clcnn.evaluation.hashing import digest, room_code
 from clcnn.evaluation.kinds import EMBEDDINGS, SOLVERS, Kind, attack_kind
 from clcnn.evaluation.manifest import manifest
 from clcnn.evaluation.measuring import rows_of, timed
 from clcnn.evaluation.plan import NONE, AttackPlan, Entry, Network, Plan
 from clcnn.evaluation.prefixes import prefixes
-from clcnn.evaluation.results import Result, results
+from clcnn.evaluation.results import Result, results_of
 from clcnn.evaluation.runner import Bench, Cell, Silent, Unit, Watch, single, work
 from clcnn.evaluation.store import Measured, Store
 from clcnn.evaluation.tables import PlanError, Table
@@ -33,7 +33,7 @@ from clcnn.evaluation.truncation import truncated
 from clcnn.evaluation.workshop import Workshop
 from clcnn.solvers.loop import IterativeSolver
 
-_RULES = ("rank", "energy", "singular")
+RULES = ("rank", "energy", "singular")
 """The settings of a linear embedding of which there is one."""
 
 
@@ -71,13 +71,14 @@ def tune(
     bench = Bench(plan, workshop, store.folder, watch)
     cells = [_apart(cell) for cell in bench.cells()]
     made_with = manifest(plan, workshop)
+    made_with["plan"]["grid"] = asdict(grid)
     run = store.begin(made_with)
 
     def measured(some: Sequence[Cell]) -> list[Result]:
         ids = store.register(run, plan.name, [(cell.entry, cell.key) for cell in some])
-        tuner = _Tuner(bench, grid, dict(zip((c.entry for c in some), ids, strict=True)))
-        work(store, tuner.units(some), watch)
-        return results(store, plan.name)
+        pairs = list(zip((cell.entry for cell in some), ids, strict=True))
+        work(store, _Tuner(bench, grid, dict(pairs)).units(some), watch)
+        return results_of(store, pairs, made_with)
 
     if grid.whole:
         found = measured(cells)
@@ -214,8 +215,20 @@ def _plan(
         for name in (NONE, *defences)
         for attack, eps, threat in grid.conditions()
     ]
+    # Grids of one network may differ in anything: each has a name of its own, and one that was
+    # measured in part has that of the whole.
+    facts = [
+        network.weights,
+        network.data,
+        n,
+        seed,
+        chunk,
+        sample,
+        asdict(replace(grid, whole=True)),
+    ]
+    mark = digest([*facts, defence.settings()])[:6]
     return Plan(
-        name=f"tune {Path(network.weights).stem} {defence.embedding.kind} {split}",
+        name=f"tune {Path(network.weights).stem} {defence.embedding.kind} {split} {mark}",
         networks={"network": network},
         defences=defences,
         attacks=attacks,
@@ -236,7 +249,7 @@ def _pgd() -> Kind:
 def _at(defence: Defence, rule: str, energy: float | None, lr: float, iterations: int) -> Defence:
     embedding = dict(defence.embedding.settings)
     if energy is not None:
-        embedding = {k: v for k, v in embedding.items() if k not in _RULES} | {rule: energy}
+        embedding = {k: v for k, v in embedding.items() if k not in RULES} | {rule: energy}
     solver = {**defence.solver.settings, "lr": lr, "iterations": iterations}
     return replace(
         defence,
@@ -253,7 +266,8 @@ def _name(energy: float | None, lr: float, iterations: int) -> str:
 
 def _apart(cell: Cell) -> Cell:
     """A cell of a grid is measured in another way than one of a plan, so it is another cell."""
-    settings = {**cell.key.settings, "recorded": "prefix"}
+    code = digest([room_code(f"evaluation/{name}") for name in ("truncation", "tune")])
+    settings = {**cell.key.settings, "recorded": "prefix", "tuning": code}
     return replace(cell, key=replace(cell.key, hash=digest(settings), settings=settings))
 
 

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from clcnn.evaluation.hashing import digest_tensors
 from clcnn.evaluation.plan import Network, Plan
 from clcnn.evaluation.tables import PlanError, hint
 from clcnn.models import shelf
+from clcnn.models.densenet import DenseNet40
+from clcnn.models.resnet import ResNet20
 from clcnn.models.weights import read_weights
 from clcnn.persistence import fingerprint
 
@@ -85,19 +88,21 @@ class Workshop:
         self.device = torch.device(device)
         self._given_networks = dict(networks or {})
         self._given_images = dict(images or {})
-        self._networks: dict[str, Trained] = {}
+        self._networks: dict[str | Path, Trained] = {}
         self._pictures: dict[tuple[str, str, bool], Pictures] = {}
         self._chosen: dict[tuple[str, str, bool, int, int], Chosen] = {}
 
     def network(self, plan: Plan, name: str) -> Trained:
         """The network called ``name`` in the plan."""
         network = plan.networks[name]
-        if network.weights not in self._networks:
-            given = network.weights in self._given_networks
+        key = self._place(plan, network)
+        if key not in self._networks:
             module = self._load(plan, network).to(self.device)
-            known = code_and_weights(module) if given else fingerprint(module)
-            self._networks[network.weights] = Trained(module, known)
-        return self._networks[network.weights]
+            # The code of the package's own networks is in every cell's versions.
+            own = type(module) in (ResNet20, DenseNet40)
+            known = fingerprint(module) if own else code_and_weights(module)
+            self._networks[key] = Trained(module, known)
+        return self._networks[key]
 
     def images(self, plan: Plan, name: str, split: str, count: int, seed: int) -> Chosen:
         """``count`` images of a split of the network's data set, chosen by ``seed``."""
@@ -121,6 +126,12 @@ class Workshop:
     def available(self, plan: Plan, name: str, split: str) -> int:
         """How many images a split of the network's data set has."""
         return len(self._all(plan.networks[name].data, split, plan.sample).labels)
+
+    def _place(self, plan: Plan, network: Network) -> str | Path:
+        """What tells networks apart: a name, or where the file is."""
+        if network.weights in self._given_networks or network.weights in shelf.list():
+            return network.weights
+        return (plan.folder / network.weights).resolve()
 
     def _load(self, plan: Plan, network: Network) -> nn.Module:
         if network.weights in self._given_networks:
@@ -176,34 +187,61 @@ class Workshop:
 def code_and_weights(module: nn.Module) -> str:
     """The hash of a module's weights and of what else decides its answers, as far as it shows.
 
-    That is the source of its classes, its structure, and attributes that are plain values or
-    functions. What these refer to elsewhere (a constant of a file, a closure) is not seen.
+    That is its structure, the source of its classes and hooks, its buffers, and its attributes:
+    values, tensors, functions, and objects by what they hold in turn. What the code refers to
+    elsewhere (a constant of a file, a closure) is not seen.
     """
     parts = [fingerprint(module), repr(module)]
     for name, part in module.named_modules():
-        kind = type(part)
-        if kind.__module__.split(".")[0] != "torch":
-            parts.append(_source(kind))
-        for key, value in sorted(vars(part).items()):
-            if callable(value) and not isinstance(value, nn.Module):
-                parts.append(f"{name}.{key} = {_source(value)}")
-            elif not key.startswith("_") and key != "training" and _is_plain(value):
-                parts.append(f"{name}.{key} = {value!r}")
+        parts.append(_source(type(part)))
+        parts += [f"{name}.{k} = {_told(b, ())}" for k, b in part.named_buffers(recurse=False)]
+        held = {k: v for k, v in vars(part).items() if k not in _MODULE}
+        held |= {k: list(vars(part)[k].values()) for k in _HOOKS}
+        parts += [f"{name}.{key} = {_told(held[key], ())}" for key in sorted(held)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
+_MODULE = frozenset(vars(nn.Module()))
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def _told(value: object, within: tuple[int, ...]) -> str:
+    """A value in words: the same for what is the same, with nothing of where it lies in memory."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, Path)):
+        return repr(value)
+    if isinstance(value, Tensor):
+        return digest_tensors(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, nn.Module):
+        return type(value).__qualname__  # a part of the network tells for itself
+    if id(value) in within:
+        return "itself"
+    within = (*within, id(value))
+    if isinstance(value, Mapping):
+        items = [f"{_told(k, within)}: {_told(v, within)}" for k, v in value.items()]
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(_told(v, within) for v in value)}]"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(_told(v, within) for v in value))}}}"
+    if isinstance(value, (torch.dtype, torch.device)):
+        return repr(value)
+    if isinstance(value, partial):
+        return f"{_told(value.func, within)} {_told([value.args, value.keywords], within)}"
+    return f"{_source(value)} {_told(dict(getattr(value, '__dict__', {})), within)}"
+
+
 def _source(thing: object) -> str:
-    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    """The code of a class or function, or of an object's class; of torch's own the name."""
+    known = thing if hasattr(thing, "__qualname__") else type(thing)
+    name = f"{known.__module__}.{known.__qualname__}"
+    if name.startswith("torch."):
+        return name
     try:
-        return f"{name}: {inspect.getsource(thing)}"  # type: ignore[arg-type]
+        return f"{name}: {inspect.getsource(known)}"  # type: ignore[arg-type]
     except (OSError, TypeError):  # built in, or typed at a prompt
         return name
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _checked_network(name: str, module: object) -> nn.Module:

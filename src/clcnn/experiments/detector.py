@@ -53,15 +53,17 @@ def _row(bench: Bench, cell: Cell) -> dict[str, str]:
     assert robust is not None
     if robust.alpha is None:
         _calibrate(bench, entry.network, robust)
-    clean, perturbed, flags = [], [], []
+    clean, perturbed, flags, moved = [], [], [], []
     for number in range(len(cell.key.counts)):
         chunk, _, examples = bench.examples(cell, number)
         changed = (examples.x != chunk.x).flatten(1).any(1)
         before, after = robust.detect(chunk.x), robust.detect(examples.x)
         clean.append(before.score)
         perturbed.append(after.score[changed])
+        moved.append(changed)
         flags.append(after.flagged[changed] if entry.attack != "none" else before.flagged)
-    return _values(cell, torch.cat(clean), torch.cat(perturbed), torch.cat(flags), robust.alpha)
+    scores = torch.cat(clean), torch.cat(perturbed), torch.cat(moved)
+    return _values(cell, *scores, torch.cat(flags), robust.alpha)
 
 
 def _calibrate(bench: Bench, network: str, robust: ControlledModule) -> None:
@@ -74,12 +76,17 @@ def _calibrate(bench: Bench, network: str, robust: ControlledModule) -> None:
 
 
 def _values(
-    cell: Cell, clean: Tensor, perturbed: Tensor, flags: Tensor, alpha: float | None
+    cell: Cell,
+    clean: Tensor,
+    perturbed: Tensor,
+    moved: Tensor,
+    flags: Tensor,
+    alpha: float | None,
 ) -> dict[str, str]:
     entry, n = cell.entry, len(flags)
     areas = ["", "", ""]
     if len(perturbed) > 1:
-        area = auroc(clean.tolist(), perturbed.tolist())
+        area = auroc(clean.tolist(), perturbed.tolist(), moved.nonzero().flatten().tolist())
         areas = [f"{v:.4f}" for v in (area.value, area.low, area.high)]
     share = float(flags.double().mean()) if n else 0.0
     shares = [f"{100 * v:.2f}" for v in (share, *wilson(share, n))] if n else ["", "", ""]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from clcnn.evaluation.choice import Choice, Grid
-from clcnn.evaluation.defence import read_choice, read_defence
+from clcnn.evaluation.defence import Defence, read_choice, read_defence
 from clcnn.evaluation.plan import Network, Plan
 from clcnn.evaluation.runner import Silent, Watch
 from clcnn.evaluation.store import Store
-from clcnn.evaluation.tables import PlanError, Table
-from clcnn.evaluation.tune import tune
+from clcnn.evaluation.tables import PlanError, Table, read_json
+from clcnn.evaluation.tune import RULES, tune
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments.blueprints import blueprint, choice_file, present, tuning
 from clcnn.experiments.run import PLANS
@@ -50,16 +50,65 @@ def tasks(
     return list(needed.values()), tuple(dict.fromkeys(missing))
 
 
-def is_made(task: Task, workshop: Workshop, whole: bool = True) -> bool:
-    """Whether the choice is there, for these very weights, from as much of the grid as asked."""
-    if not task.file.is_file():
-        return False
-    if whole and not json.loads(task.file.read_text()).get("grid", {}).get("whole", True):
-        return False
+@dataclass(frozen=True)
+class Asked:
+    """How a choice is to be made."""
+
+    defence: Defence
+    grid: Grid
+    images: int
+    chunk: int
+    split: str
+
+
+def asked(task: Task, most: int | None = None, whole: bool = True) -> Asked:
+    """What common.toml says of a choice; ``most`` bounds the images."""
+    values = tuning(task.choice)
+    grid = Grid(
+        iterations=tuple(values["iterations"]),
+        lr=tuple(values["lr"]),
+        energy=tuple(values.get("energy", ())),
+        rule=values.get("rule", "energy"),
+        whole=whole,
+    )
+    images = min(values["images"], most or values["images"])
+    return Asked(
+        defence=read_defence(Table("common.toml", task.choice, task.defence), Path(), ()),
+        grid=grid,
+        images=images,
+        chunk=min(values["chunk"], images),
+        split=values.get("split", "heldout"),
+    )
+
+
+def differs(task: Task, wanted: Asked, workshop: Workshop) -> str | None:
+    """In what the choice that is there is not the one asked for; None if it is that."""
+    facts, made = read_json(task.file), read_choice(task.file)
     name = task.network.weights
     plan = Plan(name, {name: task.network}, {}, {}, ())
-    chosen = read_choice(task.file).chosen or {}
-    return chosen.get("fingerprint") == workshop.network(plan, name).fingerprint
+    if facts.get("fingerprint") != workshop.network(plan, name).fingerprint:
+        return "it is for other weights"
+    if facts.get("split") != wanted.split:
+        return f"it was made on {facts.get('split')} images, not on {wanted.split} ones"
+    if not isinstance(facts.get("n"), int) or facts["n"] < wanted.images:
+        return f"it was made on {facts.get('n')} images, not on {wanted.images}"
+    known, grid = facts.get("grid", {}), json.loads(json.dumps(asdict(wanted.grid)))
+    if wanted.grid.whole and not known.get("whole", True):
+        return "its grid is not whole"
+    if {**known, "whole": True} != {**grid, "whole": True}:
+        return "its grid is another"
+    if untuned(made, wanted.grid) != untuned(wanted.defence, wanted.grid):
+        return "it is of another defence"
+    return None
+
+
+def untuned(defence: Defence, grid: Grid) -> dict[str, Any]:
+    """The settings that a tuning leaves as they are."""
+    settings = defence.settings()
+    solver = {k: v for k, v in settings["solver"].items() if k not in ("iterations", "lr")}
+    rules = RULES if grid.energy else ()
+    embedding = {k: v for k, v in settings["embedding"].items() if k not in rules}
+    return {**settings, "solver": solver, "embedding": embedding}
 
 
 def run(
@@ -83,47 +132,31 @@ def run(
             f"found {unknown[0]!r}, which has no settings to choose; expected some of "
             f"{', '.join(PLANS)}."
         )
-    wanted, missing = tasks(names or PLANS, choices, workshop)
+    found, missing = tasks(names or PLANS, choices, workshop)
     for sentence in missing:
         watch.say(sentence)
-    if not wanted:
-        raise PlanError(" ".join(missing))
-    for task in wanted:
-        if is_made(task, workshop, whole):
-            watch.say(f"{task.file} is there already")
-            continue
+    if not found:
+        nothing = f"{', '.join(names)} have no settings to choose; expected others of the plans."
+        raise PlanError(" ".join(missing) or nothing)
+    for task in found:
+        wanted = asked(task, most, whole)
+        if task.file.is_file():
+            why = differs(task, wanted, workshop)
+            if why is None:
+                watch.say(f"{task.file} is there already")
+                continue
+            watch.say(f"{task.file} is made again: {why}")
         watch.say(f"choosing {task.choice} for {task.network.weights}")
-        made = make(task, store, most, whole, workshop, watch)
+        made = tune(
+            task.network,
+            store,
+            defence=wanted.defence,
+            grid=wanted.grid,
+            n=wanted.images,
+            chunk=wanted.chunk,
+            split=wanted.split,
+            workshop=workshop,
+            watch=watch,
+        )
         made.write(task.file)
         yield task, made
-
-
-def make(
-    task: Task,
-    store: Store,
-    most: int | None,
-    whole: bool,
-    workshop: Workshop,
-    watch: Watch,
-) -> Choice:
-    """One choice."""
-    values = tuning(task.choice)
-    grid = Grid(
-        iterations=tuple(values["iterations"]),
-        lr=tuple(values["lr"]),
-        energy=tuple(values.get("energy", ())),
-        rule=values.get("rule", "energy"),
-        whole=whole,
-    )
-    images = min(values["images"], most or values["images"])
-    return tune(
-        task.network,
-        store,
-        defence=read_defence(Table("common.toml", task.choice, task.defence), Path(), ()),
-        grid=grid,
-        n=images,
-        chunk=min(values["chunk"], images),
-        split=values.get("split", "heldout"),
-        workshop=workshop,
-        watch=watch,
-    )

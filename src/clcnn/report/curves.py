@@ -160,9 +160,10 @@ def _dots(
                 continue  # its eps is no radius
             elif result.n and (result.threat, result.eps) == (threat, eps):
                 cells = met.setdefault(network, {}).setdefault(key, {})
-                known = cells.get(result.attack)
+                attack = experiment.attacker(result.attack)
+                known = cells.get(attack)
                 if known is None or known.n < result.n:
-                    cells[result.attack] = result
+                    cells[attack] = result
     dots = []
     for by_defence in met.values():
         usable = {key: cells for key, cells in by_defence.items() if key in clean}

@@ -106,15 +106,31 @@ class Experiment:
         plan = manifest["plan"]
         settings = plan["defences"].get(defence, {}).get(network)
         attacker = plan["attacks"].get(attack)
+        members = [plan["attacks"].get(name) for name in (attacker or {}).get("of") or ()]
         subject = [
             manifest["weights"].get(network),
             self.data.get(network),
             self.sample,
+            self.split,
+            plan.get("seed"),
             settings and {k: v for k, v in settings.items() if k != "chosen"},
-            attacker and {k: v for k, v in attacker.items() if k != "through"},
+            [a and {k: v for k, v in a.items() if k != "through"} for a in (attacker, *members)],
             attacker and plan["defences"].get(attacker["embedding_of"], {}).get(network),
         ]
         return json.dumps(subject, sort_keys=True)
+
+    def attacker(self, attack: str) -> str:
+        """The whole of an attack's settings, its members' too: what makes two of one name alike."""
+        known = self.made[-1].manifest["plan"]["attacks"] if self.made else {}
+        own = known.get(attack, attack)
+        members = own.get("of") or () if isinstance(own, dict) else ()
+        return json.dumps([own, *(known.get(name) for name in members)], sort_keys=True)
+
+    @property
+    def split(self) -> str:
+        """The images that it was measured on: "test", unless the manifest says another."""
+        plan = self.made[-1].manifest["plan"] if self.made else {}
+        return str(plan.get("split", "test"))
 
 
 @dataclass(frozen=True)
@@ -161,11 +177,11 @@ def _of_store(path: Path) -> list[Experiment]:
 
 
 def _made(store: Store) -> dict[str, tuple[Made, ...]]:
-    """The manifests of each plan, each once, with all starts of it."""
+    """The manifests of each plan, each once, with all starts of it; the latest is the last."""
     starts: dict[tuple[str, str], list[str]] = {}
     for started, text in store.read("SELECT started, manifest FROM runs ORDER BY id"):
-        name = json.loads(text).get("plan", {}).get("name", "")
-        starts.setdefault((name, text), []).append(started)
+        key = (json.loads(text).get("plan", {}).get("name", ""), text)
+        starts[key] = [*starts.pop(key, []), started]
     found: dict[str, tuple[Made, ...]] = {}
     for (name, text), started in starts.items():
         found[name] = (*found.get(name, ()), Made(tuple(started), json.loads(text)))

@@ -80,7 +80,8 @@ def make_report(
 
 
 def _summary(experiments: Sequence[Experiment]) -> list[Block]:
-    results = [r for experiment in experiments for r in experiment.results]
+    # A cell that stands in several tables was measured once.
+    results = {(e.store, r.cell): r for e in experiments for r in e.results}.values()
     samples = sum(r.n for r in results)
     plans = words.listed(f"`{e.plan}`" for e in experiments)
     blocks: list[Block] = [

@@ -99,7 +99,8 @@ def _by_batch(experiment: Experiment, result: Result) -> bool:
     if not experiment.made:
         return True
     defences = experiment.made[-1].manifest["plan"]["defences"]
-    return bool(defences[result.defence][result.network]["centring"] == "batch")
+    settings = defences.get(result.defence, {}).get(result.network, {})
+    return bool(settings.get("centring", "batch") == "batch")
 
 
 def _pictured(

@@ -31,14 +31,27 @@ def tuning_blocks(experiment: Experiment) -> list[Block]:
     )
     if not whole or not _is_whole(plain):
         return [lead, Paragraph("The grid is not complete, so nothing is chosen yet.", "warning")]
-    most_lost = Grid().most_lost
+    grid = _grid(experiment)
+    most_lost = grid.most_lost
     clean = plain[NONE].accuracy
     points = [point for n, c in whole.items() if (point := _point(n, c, plain, most_lost))]
     if not any(point.objective is not None for point in points):
         return [lead]
     n = plain[NONE].n
     chosen = best(points, n)
-    return [lead, _figure(experiment, points, chosen, clean, most_lost), _table(points, chosen, n)]
+    figure = _figure(experiment, points, chosen, clean, grid)
+    return [lead, figure, _table(points, chosen, grid.rule, f"{words.count(n)} {experiment.split}")]
+
+
+def _grid(experiment: Experiment) -> Grid:
+    """The rule and the limit of a grid, as far as its manifest says."""
+    plan = experiment.made[-1].manifest["plan"] if experiment.made else {}
+    known = plan.get("grid", {})
+    defaults = Grid()
+    return Grid(
+        rule=known.get("rule", defaults.rule),
+        most_lost=known.get("most_lost", defaults.most_lost),
+    )
 
 
 def _is_whole(cells: Mapping[str, Result]) -> bool:
@@ -63,8 +76,9 @@ def _point(
 
 
 def _figure(
-    experiment: Experiment, points: list[Point], chosen: Point, clean: float, most_lost: float
+    experiment: Experiment, points: list[Point], chosen: Point, clean: float, grid: Grid
 ) -> Figure:
+    most_lost = grid.most_lost
     cleans = [p.clean for p in points] + [clean - most_lost, clean]
     goals = [p.objective for p in points if p.objective is not None]
     x = (max(0.0, min(cleans) - 0.02), min(1.0, max(cleans) + 0.02))
@@ -89,26 +103,26 @@ def _figure(
         f"more than {100 * most_lost:g} points of clean accuracy lost; on the lower edge: not "
         "measured on perturbed images, as clean ones rule them out; ringed: the choice, which is "
         "the cheapest within one standard error of the best",
-        panels=[plot.done(f"{len(points)} points; the choice: {_settings(chosen)}.")],
+        panels=[plot.done(f"{len(points)} points; the choice: {_settings(chosen, grid.rule)}.")],
         legend=[
             Key(1 + place, f"{k} iterations", line=False) for place, k in enumerate(iterations)
         ],
     )
 
 
-def _table(points: list[Point], chosen: Point, n: int) -> TableBlock:
+def _table(points: list[Point], chosen: Point, rule: str, images: str) -> TableBlock:
     ordered = sorted(
         (p for p in points if p.objective is not None),
         key=lambda p: (not p.feasible, -p.goal, p.iterations, p.lr),
     )
     return TableBlock(
         caption=f"The best {min(_SHOWN, len(ordered))} of {len(points)} points, n = "
-        f"{words.count(n)} held-out images",
+        f"{images} images",
         corner=("settings",),
         columns=[Column("mean, %"), Column("clean, %"), Column("clean lost, points")],
         rows=[
             Row(
-                (_settings(point) + (" (chosen)" if point == chosen else ""),),
+                (_settings(point, rule) + (" (chosen)" if point == chosen else ""),),
                 [
                     [Span(words.percent(point.goal))],
                     [Span(words.percent(point.clean), "interval")],
@@ -120,6 +134,6 @@ def _table(points: list[Point], chosen: Point, n: int) -> TableBlock:
     )
 
 
-def _settings(point: Point) -> str:
-    energy = "" if point.energy is None else f"energy {point.energy:g}, "
+def _settings(point: Point, rule: str) -> str:
+    energy = "" if point.energy is None else f"{rule} {point.energy:g}, "
     return f"{energy}lr {point.lr:g}, {point.iterations} iterations"
