@@ -68,6 +68,12 @@ def test_evaluate_prints_a_table_and_writes_csv(
         (["evaluate", "plan.toml", "--store", "plan.toml"], 1, "StoreError: plan.toml is no SQL"),
         (["tune", "tiny"], 2, "--out"),
         (["tune", "tiny", "--out", "c.json", "--split", "train"], 2, "train"),
+        (["tune", "tiny", "--out", "c.json", "--paper-literal", "--embedding", "auto"], 2, "leave"),
+        (
+            ["tune", "tiny", "--out", "c.json", "--embedding", "spectral", "--energy", "0.9"],
+            2,
+            "nothing that 'spectral'",
+        ),
         (["tune", "tiny", "--out", "c.json", "--lr", "-1"], 1, "PlanError: found lr"),
         (["tune", "tiny", "--out", "c.json", "--embedding", "liner"], 1, "Did you mean 'linear'"),
     ],

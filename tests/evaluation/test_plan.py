@@ -39,6 +39,14 @@ def test_a_defence_has_every_default_written_out_and_survives_json() -> None:
     assert from_settings(settings, "file") == linear
 
 
+def test_paper_literal_is_nothing_beside_a_choice() -> None:
+    text = TEXT + '[defences.literal]\npaper_literal = true\ntuned = "choice.json"\n'
+    with pytest.raises(PlanError, match="found tuned beside it; expected one of them"):
+        plan(text)
+    with pytest.raises(PlanError, match="at most 4294967295"):
+        plan(TEXT.replace("seed = 3", "seed = 5000000000"))
+
+
 def test_paper_literal_switches_on_the_authors_ways_and_each_alone() -> None:
     literal = plan(TEXT + "[defences.literal]\npaper_literal = true\n").defences["literal"]
     assert literal.embedding.settings["singular"] == 0.99

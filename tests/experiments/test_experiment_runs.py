@@ -16,8 +16,10 @@ from clcnn import cli
 from clcnn.attacks import Manifold
 from clcnn.control import control
 from clcnn.embeddings import LinearEmbedding
+from clcnn.errors import DataError
 from clcnn.evaluation import PlanError, Store, Workshop
 from clcnn.evaluation.results import COLUMNS
+from clcnn.evaluation.runner import Silent
 from clcnn.experiments import detector, manifold, theorem, tuning
 from clcnn.experiments.blueprints import FOLDER, blueprint, ready
 from clcnn.experiments.run import ORDER, PLANS, Request, run
@@ -231,6 +233,8 @@ def test_choices_are_made_once_and_used(here: Path) -> None:
         assert not list(tuning.run(["table3"], store, folder, workshop=workshop()))
         with pytest.raises(PlanError, match="'toy', which has no settings"):
             list(tuning.run(["toy"], store, folder, workshop=workshop()))
+        with pytest.raises(PlanError, match="strength have no settings to choose"):
+            list(tuning.run(["strength"], store, folder, workshop=workshop()))
     chosen = json.loads((folder / "resnet20-cifar10-linear.json").read_text())
     assert (chosen["split"], chosen["n"]) == ("heldout", 4)
     plan = ready(blueprint("table3"), workshop(), folder).plan
@@ -242,6 +246,50 @@ def test_choices_are_made_once_and_used(here: Path) -> None:
         found = run("table3", store, Request(choices=folder), workshop=workshop())
     assert found.name == "table3"
     assert len(found.rows) == 15
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("n", 2, "on 2 images, not on 4"),
+        ("split", "test", "on test images, not on heldout ones"),
+        ("fingerprint", "x", "for other weights"),
+        ("grid", {"whole": True}, "its grid is another"),
+        ("defence", {"weights": "mean"}, "it is of another defence"),
+    ],
+)
+def test_a_choice_that_was_made_otherwise_is_made_again(
+    here: Path, key: str, value: object, words: str
+) -> None:
+    said: list[str] = []
+    watch = Silent()
+    watch.say = said.append  # type: ignore[method-assign]
+    file = here / "choices" / "resnet20-cifar10-linear.json"
+    with Store("t.sqlite") as store:
+        list(tuning.run(["table3"], store, file.parent, workshop=workshop()))
+        before = json.loads(file.read_text())
+        changed = {**before[key], **value} if isinstance(value, dict) and key != "grid" else value
+        file.write_text(json.dumps({**before, key: changed}))
+        (again,) = tuning.run(["table3"], store, file.parent, workshop=workshop(), watch=watch)
+        assert again[1].chosen.lr == before["chosen"]["lr"]
+        assert words in "".join(said)
+        more = tuning.run(["table3"], store, file.parent, most=2, workshop=workshop())
+        assert not list(more), "one made on more images than asked for will do"
+        file.write_text("{")
+        with pytest.raises(PlanError, match="is no JSON file"):
+            list(tuning.run(["table3"], store, file.parent, workshop=workshop()))
+
+
+def test_all_goes_on_where_data_lack(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacking(name: str, *rest: object) -> None:
+        if name == "fashion":
+            raise DataError("there are no images")
+
+    monkeypatch.setattr(experiment_module, "_run", lacking)
+    assert cli.run(["experiment", "all"]) == 1
+    assert capsys.readouterr().err.count("not run: fashion: there are no images") == 1
 
 
 def test_the_command_writes_csv_and_says_what_lacks(
@@ -272,6 +320,9 @@ def test_the_command_writes_csv_and_says_what_lacks(
         (["experiment", "table9"], 2, "table9"),
         (["experiment", "all", "--csv", "x.csv"], 2, "writes several"),
         (["experiment", "table1", "--only", "table1"], 2, "goes with tune"),
+        (["experiment", "tune", "--quick"], 2, "no --quick"),
+        (["experiment", "tune", "--seed", "3"], 2, "no --seed"),
+        (["experiment", "table1", "--seed", "5000000000"], 2, "4294967295"),
         (["experiment", "table1"], 1, "PlanError: found no results/choices/resnet20-cifar10"),
         (["experiment", "toy", "--weights", "nowhere"], 1, "found no weights in nowhere"),
     ],

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from report.made import Page, change, read
+from report.made import Page, change, plan, read, text, workshop
 
 from clcnn import cli
-from clcnn.evaluation import Store, StoreError
+from clcnn.evaluation import Store, StoreError, run
 from clcnn.report import Document, ReportError, make_report, to_html, write_markdown
 from clcnn.report.against import shortfalls, verdict
 from clcnn.report.blocks import Heading, TableBlock
@@ -190,6 +190,33 @@ def test_csv_files_that_cannot_be_used(
         path.write_bytes(content.encode("latin-1"))
     with pytest.raises(ReportError, match=words):
         make_report([shared], tables_of=[path], pictures=0)
+
+
+def test_a_plan_that_went_back_to_an_earlier_form(tmp_path: Path) -> None:
+    first = text("table3")
+    second = first.replace("defences.reactive", "defences.other").replace('"reactive"]', '"other"]')
+    for one in (first, second, first):
+        run(plan(one, tmp_path), tmp_path / "r.sqlite", workshop=workshop())
+    (experiment,) = gather([tmp_path / "r.sqlite"])
+    assert set(experiment.made[-1].manifest["plan"]["defences"]) == {"linear", "reactive"}
+    assert [len(made.started) for made in experiment.made] == [1, 2]
+    make_report([tmp_path / "r.sqlite"], workshop=workshop())
+
+
+def test_attacks_of_one_name_are_the_same_only_with_the_same_settings(tmp_path: Path) -> None:
+    worst = '[attacks.worst]\nkind = "worst"\nof = ["pgd"]\n[[grid]]'
+    base = text("table1").replace("[[grid]]", worst).replace('"fgsm", "pgd"]', '"worst"]')
+    forms = [base, base.replace("steps = 2", "steps = 3"), base.replace("seed = 3", "seed = 4")]
+    for number, form in enumerate(
+        [*forms, base.replace("seed = 3", 'seed = 3\nsplit = "heldout"')]
+    ):
+        named = form.replace('name = "table1"', f'name = "mine{number}"')
+        run(plan(named, tmp_path), tmp_path / "r.sqlite", workshop=workshop())
+    found = gather([tmp_path / "r.sqlite"])
+    subjects = {e.subject("tiny", "linear", "worst") for e in found}
+    assert len(subjects) == len(found) == 4
+    assert len({e.attacker("worst") for e in found}) == 2
+    assert [e.split for e in found] == ["test", "test", "test", "heldout"]
 
 
 def test_a_file_stands_in_the_section_of_its_name(shared: Path, tmp_path: Path) -> None:
