@@ -234,6 +234,7 @@ def test_what_fit_takes() -> None:
         (x, y),
         [x],
         list(x.split(50)),
+        x.split(200),
         [(x[:100], y[:100]), (x[100:], y[100:])],
         iter(x.split(50)),
         ((part, label) for part, label in zip(x.split(50), y.split(50), strict=True)),
@@ -515,6 +516,19 @@ def test_straight_through_holds_the_controls_constant() -> None:
     (expected,) = torch.autograd.grad(replayed[:, 0].sum(), x)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(logits, robust.configure(grad="none")(x.detach()))
+
+
+def test_straight_through_gives_weights_no_part_of_a_gradient() -> None:
+    robust = controlled(grad="straight_through")
+    x = inputs(robust.model, 3)
+    with pytest.raises(GradientError, match="x did not require one"):
+        robust(x).sum().backward()
+    robust(x.clone().requires_grad_()).sum().backward()
+    assert all(weight.grad is None for weight in robust.model.parameters())
+    empty = x[:0].clone().requires_grad_()
+    robust(empty).sum().backward()
+    assert empty.grad is not None
+    assert empty.grad.shape == empty.shape
 
 
 @pytest.mark.parametrize(

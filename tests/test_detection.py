@@ -169,12 +169,15 @@ def test_an_attacker_gets_the_gradient_of_the_score() -> None:
     assert torch.autograd.gradcheck(score, x.clone().requires_grad_(), atol=1e-4, rtol=1e-3)
 
 
-def test_a_change_of_solver_or_weights_forgets_the_calibration_and_others_keep_it() -> None:
+def test_a_change_of_what_is_scored_forgets_the_calibration_and_others_keep_it() -> None:
     robust = fitted(LINEAR, clcnn.Greedy()).calibrate(images(60, seed=1))
     x = images(5, seed=2)
-    same = robust.configure(grad="straight_through", regularization=0.1)
+    same = robust.configure(grad="straight_through")
     assert torch.equal(same.detect(x).p_value, robust.detect(x).p_value)
-    for other in (robust.configure(solver=clcnn.Reactive()), robust.configure(weights="mean")):
+    moved = robust.configure(regularization=1.0)
+    assert not torch.allclose(moved.solve(x).score, robust.solve(x).score), "R moves later states"
+    others = (robust.configure(solver=clcnn.Reactive()), robust.configure(weights="mean"), moved)
+    for other in others:
         with pytest.raises(FitError, match="not calibrated"):
             other.detect(x)
     assert len(robust.detect(x).score) == 5  # the first one is as it was

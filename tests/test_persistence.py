@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from networks import build, inputs
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -129,6 +130,40 @@ def test_foreign_and_damaged_files(tmp_path: Path) -> None:
         save_file(tensors, tmp_path / "other", metadata={"clcnn": header})
         with pytest.raises(LoadError, match=message):
             clcnn.load(tmp_path / "other", robust.model)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("input_dtype", "floot32"), ("input_shape", [-1]), ("input_shape", ["3"])]
+)
+def test_a_header_with_impossible_values(tmp_path: Path, key: str, value: object) -> None:
+    robust, _ = saved(tmp_path / "r")
+    with safe_open(tmp_path / "r", framework="pt") as file:
+        header = json.loads(file.metadata()["clcnn"])
+    changed = {"clcnn": json.dumps({**header, key: value})}
+    save_file(load_file(tmp_path / "r"), tmp_path / "other", metadata=changed)
+    with pytest.raises(LoadError, match="other' is damaged"):
+        clcnn.load(tmp_path / "other", robust.model)
+
+
+class Standardised(nn.Module):
+    """A network without an answer to a blank input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)
+        return self.last(self.first(x).tanh())
+
+
+def test_a_network_that_divides_by_its_inputs_spread_comes_back(tmp_path: Path) -> None:
+    model = Standardised().eval()
+    x = torch.rand(40, 6)
+    embedding = clcnn.LinearEmbedding(rank=3)
+    robust = clcnn.control(model, ["first", "last"], embedding=embedding).fit(x)
+    robust.save(tmp_path / "r")
+    assert torch.equal(clcnn.load(tmp_path / "r", model)(x), robust(x))
 
 
 def test_tensors_that_are_missing_or_of_other_shapes(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@
 `control` puts a network under control, `harden` does so with one-pass control at the input and all
 choices made, `load` brings one back from its file. The rooms
 `clcnn.theory`, `clcnn.attacks`, `clcnn.corruptions`, `clcnn.models`, `clcnn.data`,
-`clcnn.training` and `clcnn.evaluation` are loaded on first use.
+`clcnn.training`, `clcnn.evaluation` and `clcnn.export` are loaded on first use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,16 @@ from clcnn.loading import load
 from clcnn.solvers import MSA, PMP, Feedback, Greedy, Reactive, Riccati, Solver
 from clcnn.types import Solution, Status
 
-_ROOMS = ("attacks", "corruptions", "data", "evaluation", "models", "theory", "training")
+_ROOMS = (
+    "attacks",
+    "corruptions",
+    "data",
+    "evaluation",
+    "export",
+    "models",
+    "theory",
+    "training",
+)
 
 __all__ = [
     "MSA",

@@ -181,13 +181,18 @@ class ControlledModule(nn.Module):
             )
         if self.grad == "unroll" and torch.is_grad_enabled() and x.requires_grad:
             return for_input_only(x, lambda leaf: self._answer(leaf, unroll=True))
-        wanted = torch.is_grad_enabled() or has_tangent(x)
-        if self.grad == "straight_through" and wanted and len(x):
-            solution = self.solve(x)
-            with no_autocast(x):
-                return self._ready_dynamics().rollout(x, lambda t, state: state + solution.u[t])
+        if self.grad == "straight_through" and has_tangent(x) and len(x):
+            return self._with_controls_held(x)
+        if self.grad == "straight_through" and torch.is_grad_enabled() and x.requires_grad:
+            return for_input_only(x, self._with_controls_held if len(x) else self._answer)
         logits = self._answer(x)
         return refuse_gradient(logits, (x, *self.model.parameters()), self.grad)
+
+    def _with_controls_held(self, x: Tensor) -> Tensor:
+        """The logits under the controls of x, which a derivative takes for constants."""
+        solution = self.solve(x)
+        with no_autocast(x):
+            return self._ready_dynamics().rollout(x, lambda t, state: state + solution.u[t])
 
     def solve(self, x: Tensor, *, unroll: bool = False) -> Solution:
         """The controls of x, their cost by cut, status, steps and logits, all per sample.
@@ -228,7 +233,7 @@ class ControlledModule(nn.Module):
         if self.alpha is None:
             raise FitError(
                 "the detector is not calibrated; expected .calibrate(clean data, alpha=0.05), with "
-                "data not fitted on, after the last change of solver or weights."
+                "data not fitted on, after the last change of solver, weights or regularization."
             )
         return detect(self.solve(x).score, self.clean_scores, self.alpha)
 
@@ -267,7 +272,7 @@ class ControlledModule(nn.Module):
         other.grad = self.grad if grad is None else grad
         check_grad_mode(other.grad)
         check_kind(other.solver, Solver, "solver")
-        if solver is not None or weights is not None:
+        if not (solver is None and weights is None and regularization is None):
             other._forget_calibration()
         if other.dynamics is not None:
             other._check_settings(other.dynamics.cuts, other.shapes or None)

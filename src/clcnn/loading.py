@@ -20,6 +20,12 @@ from clcnn.errors import CutError, LoadError
 from clcnn.gradients import GradMode
 from clcnn.solvers.base import Solver
 
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+}
+
 
 def load(
     path: str | os.PathLike[str],
@@ -53,13 +59,17 @@ def _build(
     cuts = tuple(header["cuts"])
     shapes = tuple(tuple(shape) for shape in header["shapes"])
     dynamics = _dynamics(path, model, cuts, bool(header["allow_bypass"]))
-    dtype = getattr(torch, header["input_dtype"])
+    dtype, shape = _DTYPES[header["input_dtype"]], tuple(header["input_shape"])
+    if not all(isinstance(n, int) and n > 0 for n in shape):
+        raise ValueError(f"input_shape {shape}")
     device = next((p.device for p in dynamics.model.parameters()), torch.device("cpu"))
-    example = torch.zeros(2, *header["input_shape"], dtype=dtype, device=device)
+    # Some networks have no answer to a blank input: they divide by its spread.
+    generator = torch.Generator().manual_seed(0)
+    example = torch.rand(2, *shape, generator=generator).to(device, dtype)
     if example.is_floating_point():
         _check_shapes(path, dynamics, example, shapes)
     else:
-        # Blank whole numbers may be no valid input, so the model is not tried on them.
+        # Whole numbers made up may be no valid input, so the model is not tried on them.
         dynamics.copied = frozenset(header["copied"])
     own = {cls.__name__: cls for cls in classes}
     solvers = {name: cls for name, cls in own.items() if issubclass(cls, Solver)}

@@ -129,6 +129,8 @@ def _is_pair(loader: object) -> bool:
         return False
     if isinstance(loader, list) and y.dim() != 1:
         return False
+    if x.shape[1:] == y.shape[1:] and len(x) != len(y):
+        return False  # batches, the last one shorter, as torch.split gives them
     if x.shape == y.shape:
         raise DataError(
             f"found a tuple of two tensors of shape {tuple(x.shape)}: inputs and labels, or two "

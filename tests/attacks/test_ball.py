@@ -57,6 +57,15 @@ def test_random_points_fill_the_ball(norm: Norm, order: float) -> None:
     assert torch.equal(points, again)
 
 
+@pytest.mark.parametrize("scale", [1e-8, 1e-20, 1e-30, 1e30])
+def test_slopes_of_any_size_have_a_direction(scale: float) -> None:
+    """A confident softmax leaves slopes whose squares are 0 in float32."""
+    g = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    for norm in (LINF, L2):
+        torch.testing.assert_close(norm.steepest(scale * g), norm.steepest(g))
+    assert not L2.steepest(torch.zeros(2, 3)).any()
+
+
 def test_losses() -> None:
     z = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 5.0, 1.0, 4.0]])
     y = torch.tensor([0, 3])

@@ -9,6 +9,8 @@ from victims import Victim
 
 from clcnn.attacks import CW
 
+EPS = 8 / 255
+
 
 class Counting(nn.Module):
     """Counts the images that a network is asked about."""
@@ -85,6 +87,24 @@ def test_finds_what_a_linear_network_allows(norm: str) -> None:
     gone = broken(network, x_adv, y)
     assert not gone[need > eps * 1.0001].any()
     assert gone[need < 0.9 * eps].all()
+
+
+@pytest.mark.parametrize("shade", [0.0, 1.0])
+def test_black_and_white_pixels_move(shade: float) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(48, 2)).eval()
+    x = torch.full((2, 3, 4, 4), shade)
+    y = network(x).argmax(1)
+    inward = x + 0.9 * EPS * (1 - 2 * shade)
+    slope = (network[1].weight[1 - y[0]] - network[1].weight[y[0]]).detach().reshape(1, 3, 4, 4)
+    allowed = torch.where(slope * (0.5 - shade) > 0, inward, x)
+    gap = network(allowed)[0, 1 - y[0]] - network(allowed)[0, y[0]]
+    with torch.no_grad():  # nine tenths of what is allowed are just enough
+        network[1].bias[1 - y[0]] -= gap - 1e-4
+    assert (network(x).argmax(1) == y).all()
+    x_adv = CW(EPS)(network, x, y)
+    assert broken(network, x_adv, y).all()
+    assert (x_adv - x).abs().max() <= EPS + 1e-6
 
 
 def test_finished_images_leave_and_no_image_sees_another(victim: Victim) -> None:

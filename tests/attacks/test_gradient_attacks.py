@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clcnn.attacks import FGSM, PGD, Attack, AttackError
+from clcnn.attacks import CW, FGSM, PGD, Attack, AttackError, Noise
 from clcnn.attacks.base import Model
 from clcnn.errors import DataError
 
@@ -89,6 +89,50 @@ def test_pgd_is_its_recursion() -> None:
         moved = by_hand + EPS / 4 * slope.sign()
         by_hand = torch.minimum(torch.maximum(moved, x - EPS), x + EPS).clamp(0, 1)
     assert torch.allclose(PGD(EPS, steps=6)(model, x, y), by_hand, atol=1e-6)
+
+
+class Striped(nn.Module):
+    """Wrong in a narrow band, right on both sides of it, with a slope that leads beyond."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        level = x.flatten(1).mean(1)
+        wrong = ((level > 0.515) & (level < 0.525)).to(x)
+        rising = level - level.detach()  # no value of its own, but a slope
+        return torch.stack([1 - 2 * wrong - rising, rising], 1)
+
+
+def test_pgd_keeps_a_success_that_it_walks_past() -> None:
+    x, y = torch.full((3, 3, 2, 2), 0.5), torch.zeros(3, dtype=torch.int64)
+    x[1] += 0.3  # too far from the band
+    attack = PGD(0.08, steps=8, step_size=0.01)
+    x_adv = attack(Striped().eval(), x, y)
+    assert (Striped()(x_adv).argmax(1) != y).tolist() == [True, False, True]
+    assert torch.allclose(x_adv[1], x[1] + 0.08), "where none fools, the last iterate"
+
+
+class InPlace(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.sub_(0.5).div_(0.25))
+
+
+@pytest.mark.parametrize("attack", [FGSM(EPS), PGD(EPS, restarts=2), Noise(EPS), CW(EPS)], ids=repr)
+def test_a_model_that_writes_over_its_input_leaves_the_images_alone(attack: Attack) -> None:
+    inner = bent()
+    calm = nn.Sequential(Shifted(), inner).eval()
+    x, y = problem(calm, 4)
+    before = x.clone()
+    found = attack(InPlace(inner).eval(), x, y)
+    assert torch.equal(x, before)
+    assert torch.allclose(found, attack(calm, x, y), atol=1e-6)
+
+
+class Shifted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - 0.5) / 0.25
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

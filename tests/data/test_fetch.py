@@ -84,10 +84,20 @@ def test_official_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "already" in said[0]
 
 
+class Breaking(Answer):
+    """A line that breaks after the first bytes."""
+
+    def read(self, *size: int) -> bytes:
+        if self.tell():
+            raise ConnectionResetError("reset by peer")
+        return super().read(10)
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (urllib.error.URLError("no route"), "no route"),
+        (Breaking(good().getvalue()), "the connection broke (reset by peer)"),
         (Answer(good().getvalue()[:-20], len(good().getvalue())), "stopped at"),
         (Answer(good().getvalue()[: len(good().getvalue()) // 2]), "ended before"),
         (Answer(b"<html>a login page</html>"), "could not be opened"),

@@ -67,6 +67,20 @@ def test_a_norm_that_does_not_follow_a_layer_is_left_alone() -> None:
     torch.testing.assert_close(model(x), expected, rtol=1e-10, atol=1e-10)
 
 
+def test_an_activation_in_place_between_layer_and_norm_is_seen() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.ReLU(inplace=True),
+        nn.BatchNorm2d(4),
+        nn.Conv2d(4, 4, 1),
+        nn.BatchNorm2d(4),
+    )
+    model, x = lively(model).double(), images(2)
+    expected = model(x)
+    assert fold_batch_norms(model, x) == 1, "only the last norm follows its layer"
+    torch.testing.assert_close(model(x), expected, rtol=1e-10, atol=1e-10)
+
+
 def test_a_layer_that_runs_twice_is_not_folded() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

@@ -120,6 +120,8 @@ def test_what_cannot_be_fitted_is_refused() -> None:
         TailEmbedding(holdout=1.0)
     with pytest.raises(FitError, match="9 samples found, expected at least 10"):
         TailEmbedding().fit(states(9))
+    with pytest.raises(FitError, match="leaves nothing over"):
+        TailEmbedding(LinearEmbedding(rank=D)).fit(states(400))
     with pytest.raises(FitError, match="before it was fitted"):
         TailEmbedding().levels(states(3))
     fitted = TailEmbedding(LinearEmbedding(rank=3)).fit(states(100))

@@ -208,8 +208,8 @@ class Checked:
         self.inside: Model = inside(model)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The logits of x."""
-        z = self.inside(x)
+        """The logits of x, which a model that writes over its input does not change."""
+        z = self.inside(x.clone())
         if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != len(x):
             got = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
             raise AttackError(

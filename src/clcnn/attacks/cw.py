@@ -12,8 +12,8 @@ from clcnn.attacks.gradient import slope_of
 from clcnn.attacks.losses import margin
 from clcnn.errors import DataError
 
-_SMOOTHER = 0.999999
-"""Keeps atanh finite at black and white pixels."""
+_WIDER = 1.02
+"""The range of x(w) before it is clipped: black and white pixels are where tanh still rises."""
 
 _LEAST_TAU = 1 / 256
 """tau stops shrinking at this part of eps."""
@@ -23,13 +23,14 @@ _LEAST_TAU = 1 / 256
 class CW(Attack):
     """min_w c max(0, z_y - max_{k != y} z_k + confidence) + excess(x(w) - x; tau).
 
-    x(w) = (1 + tanh w) / 2 is always in [0,1]; the excess over tau is sum_i max(0, |d_i| - tau)
-    for l_inf and max(0, ||d||^2 - tau^2) for l_2. A round is ``max_iter`` steps of Adam. After it,
-    an image that is misclassified, but further than eps away, gets tau * ``decrease_factor``; one
-    that is not gets c * ``const_factor``, until c passes ``largest_const``. An image leaves the
-    batch as soon as it is misclassified within eps by a margin of more than ``confidence``, which
-    enters the loss once the image was misclassified within eps at all: asking for confidence
-    loses no success.
+    x(w) = clip((1 + 1.02 tanh w) / 2) is always in [0,1], with the slope that it has unclipped: at
+    black and white pixels the usual (1 + tanh w) / 2 has none, and they would stay. The excess over
+    tau is sum_i max(0, |d_i| - tau) for l_inf and max(0, ||d||^2 - tau^2) for l_2. A round is
+    ``max_iter`` steps of Adam. After it, an image that is misclassified, but further than eps away,
+    gets tau * ``decrease_factor``; one that is not gets c * ``const_factor``, until c passes
+    ``largest_const``. An image leaves the batch as soon as it is misclassified within eps by a
+    margin of more than ``confidence``, which enters the loss once the image was misclassified
+    within eps at all: asking for confidence loses no success.
 
     Only what lies within eps counts, so tau starts there, and a round goes on from where the last
     one ended. What comes back is the image of the largest margin within eps that was met.
@@ -64,7 +65,7 @@ class CW(Attack):
         """Rounds until every image has left."""
         best = _Best(x)
         left = torch.arange(len(x), device=x.device)
-        w = torch.atanh((2 * x - 1) * _SMOOTHER)
+        w = torch.atanh((2 * x - 1) / _WIDER)
         tau = x.new_full((len(x),), self.eps)
         const = x.new_full((len(x),), self.initial_const)
         while len(left):
@@ -148,5 +149,6 @@ class _Best:
 
 
 def image(w: Tensor) -> Tensor:
-    """(1 + tanh w) / 2."""
-    return (1 + torch.tanh(w)) / 2
+    """clip((1 + 1.02 tanh w) / 2), with the slope of what is clipped."""
+    wide = (1 + _WIDER * torch.tanh(w)) / 2
+    return wide + (wide.clamp(0, 1) - wide).detach()

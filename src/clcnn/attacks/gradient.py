@@ -19,7 +19,7 @@ class FGSM(Attack):
 
     def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """One step."""
-        return ascend(self, model, x, x, y, self.eps, ce)
+        return ascend(self, model, x, x, y, self.eps, ce)[0]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class PGD(Attack):
     """x_{k+1} = Pi(x_k + step_size direction(grad loss(x_k))), Pi onto the ball and [0,1].
 
     ``step_size`` is eps/4 by default. The direction is the gradient's sign (l_inf) or its unit
-    vector (l_2). With ``restarts`` > 1 the first success of a sample is kept, and every start but
-    the first is random; ``random_start`` makes the first one random too.
+    vector (l_2). What comes back is the last iterate, or where that fails the last one that did
+    not. With ``restarts`` > 1 the first success of a sample is kept, and every start but the first
+    is random; ``random_start`` makes the first one random too.
     """
 
     steps: int = 20
@@ -61,19 +62,37 @@ class PGD(Attack):
         x_adv = x.clone()
         if at_random:
             x_adv = self.constrain(x + self.eps * self.ball.sample(x, generator), x)
+        fooling, fooled = x_adv, torch.zeros(len(x), dtype=torch.bool, device=x.device)
         for _ in range(self.steps):
-            x_adv = ascend(self, model, x_adv, x, y, step_size, loss)
+            before = x_adv
+            x_adv, z = ascend(self, model, before, x, y, step_size, loss)
+            wrong = z.argmax(1) != y
+            fooling, fooled = chosen(wrong, before, fooling), fooled | wrong
+        if fooled.any():
+            lost = fooled.clone()
+            lost[fooled] = is_correct(model, x_adv[fooled], y[fooled])
+            x_adv = chosen(lost, fooling, x_adv)
         return x_adv
+
+
+def chosen(which: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """For each sample its image of ``first`` where ``which``, of ``second`` elsewhere."""
+    return torch.where(which.view(-1, *(1,) * (first.ndim - 1)), first, second)
 
 
 def ascend(
     attack: Attack, model: Model, x_adv: Tensor, x: Tensor, y: Tensor, step_size: float, loss: Loss
-) -> Tensor:
-    """Pi(x_adv + step_size direction(grad loss(x_adv))), with no gradient for any weight."""
+) -> tuple[Tensor, Tensor]:
+    """Pi(x_adv + step_size direction(grad loss(x_adv))), and the logits of x_adv.
+
+    There is no gradient for any weight.
+    """
     with torch.enable_grad():
         at = x_adv.detach().requires_grad_()
-        slope = slope_of(loss(model(at), y).sum(), at)
-    return attack.constrain(at.detach() + step_size * attack.ball.steepest(slope), x)
+        z = model(at)
+        slope = slope_of(loss(z, y).sum(), at)
+    moved = attack.constrain(at.detach() + step_size * attack.ball.steepest(slope), x)
+    return moved, z.detach()
 
 
 def slope_of(total: Tensor, at: Tensor) -> Tensor:

@@ -55,6 +55,9 @@ def _l2_project(d: Tensor, eps: float) -> Tensor:
 
 
 def _l2_steepest(g: Tensor) -> Tensor:
+    # A confident softmax leaves slopes whose squares are beyond the dtype: scaled to 1 first.
+    largest = _linf_size(g).clamp_min(torch.finfo(g.dtype).tiny)
+    g = g / _per_sample(largest, g)
     return g / _per_sample(_l2_size(g).clamp_min(_TINY), g)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clcnn.attacks.adaptive import controlled
 from clcnn.attacks.base import Attack, Model, is_correct
-from clcnn.attacks.gradient import slope_of
+from clcnn.attacks.gradient import chosen, slope_of
 from clcnn.attacks.losses import loss_called
 from clcnn.control import ControlledModule
 from clcnn.errors import DataError, FitError
@@ -30,8 +30,9 @@ class Stealth(Attack):
     than ``slack``, and divided by it otherwise. ``straight_through`` adds the loss of the
     controlled network, its controls held constant.
 
-    The iterate that the plain network gets wrong with the least excess is tried first, the last
-    iterate where that fails.
+    The iterate that the plain network gets wrong with the least excess is tried first; where that
+    fails, with ``straight_through`` the last iterate that the controlled network gets wrong, and
+    then the last of all.
 
     The attacker knows the network and all embeddings; with ``straight_through``, the solver too.
     """
@@ -70,7 +71,8 @@ class Stealth(Attack):
         with torch.no_grad():
             clean = trajectory(robust, x)[1].clamp_min(_TINY)
         multiplier = x.new_full((len(x),), self.multiplier)
-        x_adv, hidden = x.clone(), x.clone()
+        x_adv, hidden, fooling = x.clone(), x.clone(), x.clone()
+        fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         least = x.new_full((len(x),), torch.inf)
         for _ in range(self.steps):
             with torch.enable_grad():
@@ -79,15 +81,19 @@ class Stealth(Attack):
                 excess = (r / clean - 1).clamp_min(0).sum(1)
                 gain = loss(z, y)
                 if self.straight_through:
-                    gain = gain + loss(model(at), y)
+                    under_control = model(at)
+                    gain = gain + loss(under_control, y)
+                    wrong = under_control.detach().argmax(1) != y
+                    fooling, fooled = chosen(wrong, at.detach(), fooling), fooled | wrong
                 g = slope_of((gain - multiplier * excess).sum(), at)
             least, hidden = _quieter(least, hidden, z.argmax(1) != y, excess.detach(), x_adv)
             louder = excess.detach() > self.slack
             factor = torch.where(louder, self.adapt, 1 / self.adapt).to(multiplier)
             multiplier = (multiplier * factor).clamp(_LEAST, _MOST)
             x_adv = self.constrain(x_adv + step_size * self.ball.steepest(g), x)
+        x_adv = chosen(fooled, fooling, x_adv)
         tried = least.isfinite() & ~is_correct(model, hidden, y)
-        return torch.where(tried.view(-1, *(1,) * (x.ndim - 1)), hidden, x_adv)
+        return chosen(tried, hidden, x_adv)
 
 
 def trajectory(robust: ControlledModule, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,5 +116,4 @@ def _quieter(
 ) -> tuple[Tensor, Tensor]:
     """The iterate of least excess among those that fool the plain network, per sample."""
     better = fooled & (excess < least)
-    chosen = torch.where(better.view(-1, *(1,) * (x_adv.ndim - 1)), x_adv, hidden)
-    return torch.where(better, excess, least), chosen
+    return torch.where(better, excess, least), chosen(better, x_adv, hidden)

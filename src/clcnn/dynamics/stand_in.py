@@ -131,11 +131,16 @@ def _states(model: nn.Module, cuts: tuple[str, ...], example: Tensor) -> list[ob
     return [*seen, output]
 
 
+def _writes(tensor: Tensor) -> int:
+    """How often a tensor was written over, where that is counted."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def _followed_by_norm(
     model: nn.Module, example: Tensor, cuts: tuple[str, ...]
 ) -> list[tuple[str, str]]:
     """Pairs (layer, norm) that ran once each, the norm's input being the layer's output."""
-    outputs: dict[int, tuple[str, Tensor]] = {}
+    outputs: dict[int, tuple[str, Tensor, int]] = {}
     followers: dict[str, str] = {}
     controlled: set[str] = set()
     runs: Counter[str] = Counter()
@@ -148,9 +153,12 @@ def _followed_by_norm(
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             runs[name] += 1
             if isinstance(module, _LAYERS) and isinstance(output, Tensor):
-                outputs[id(output)] = (name, output)  # held, so that the id stays its own
+                # Held, so that the id stays its own.
+                outputs[id(output)] = (name, output, _writes(output))
             elif isinstance(module, _NORMS) and args and id(args[0]) in outputs:
-                followers[outputs[id(args[0])][0]] = name
+                layer, held, writes = outputs[id(args[0])]
+                if _writes(held) == writes:  # an activation in place keeps the tensor
+                    followers[layer] = name
 
         return hook
 

@@ -95,13 +95,13 @@ class TailEmbedding(Spectrum):
             rows = x.flatten(1).double()
             total, squares = total + rows.sum(0), squares + rows.square().sum()
         e = torch.cat(energies)
-        if not float(e.mean()) > 0:
+        q = self._share_seen(x, float(e.mean()) / d, generator) if float(e.mean()) > 0 else 0.0
+        if not q * d > 0.5:  # less than a direction: what is left is rounding
             raise FitError(
                 f"{type(self.of).__name__} leaves nothing over of {len(e)} held-out states; "
                 "expected a residual to tell clean from perturbed by. Lower its rank or energy."
             )
         variance = (squares - total.square().sum() / len(e)) / ((len(e) - 1) * d)
-        q = self._share_seen(x, float(e.mean()) / d, generator)
         s = e / (q * d) - e.mean() / (q * d)
         found = {
             "tail": e.mean() / (q * d),

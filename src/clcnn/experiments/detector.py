@@ -72,7 +72,7 @@ def _calibrate(bench: Bench, network: str, robust: ControlledModule) -> None:
     count = workshop.available(plan, network, "heldout")
     chosen = workshop.images(plan, network, "heldout", count, plan.seed)
     x, _ = chosen.pictures.take(chosen.places)
-    robust.calibrate(torch.split(x.to(workshop.device), plan.chunk), alpha=_ALPHA)
+    robust.calibrate(list(torch.split(x.to(workshop.device), plan.chunk)), alpha=_ALPHA)
 
 
 def _values(

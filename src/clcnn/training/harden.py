@@ -81,7 +81,7 @@ def finish(
     clean = load_images(facts.data, "heldout", root).tensors()[0]
     test, labels = load_images(facts.data, "test", root).tensors()
     robust = fitted.configure(solver=Feedback(preset=preset))  # type: ignore[arg-type]
-    robust.calibrate(torch.split(clean, _BATCH), alpha=_ALPHA)
+    robust.calibrate(list(torch.split(clean, _BATCH)), alpha=_ALPHA)
     path = out / f"{name}-{preset}.safetensors"
     with replacing(path) as partial:
         robust.save(partial)
