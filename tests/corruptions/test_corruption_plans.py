@@ -104,7 +104,9 @@ def test_signs_of_weak_attacks_are_not_looked_for(found: list[Result]) -> None:
     assert {r.attack for r in found if r.is_corruption} == {"misty", "grainy"}
     assert not [r for r in found if r.is_corruption and r.findings]
     rising = [
-        replace(r, accuracy=r.eps / 10) for r in found if r.is_corruption and r.defence == "none"
+        replace(r, accuracy=r.eps / 10, low=r.eps / 10, high=r.eps / 10)  # far apart
+        for r in found
+        if r.is_corruption and r.defence == "none"
     ]
     assert not warnings_of(rising)
     assert warnings_of([replace(r, is_corruption=False) for r in rising])
