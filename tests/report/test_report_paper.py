@@ -215,7 +215,7 @@ def test_attacks_of_one_name_are_the_same_only_with_the_same_settings(tmp_path: 
     found = gather([tmp_path / "r.sqlite"])
     subjects = {e.subject("tiny", "linear", "worst") for e in found}
     assert len(subjects) == len(found) == 4
-    assert len({e.attacker("worst") for e in found}) == 2
+    assert len({e.attacker("worst", knows=True) for e in found}) == 2
     assert [e.split for e in found] == ["test", "test", "test", "heldout"]
 
 

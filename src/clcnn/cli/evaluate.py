@@ -24,8 +24,9 @@ Threads = Annotated[int | None, typer.Option(help="Threads of the CPU [default: 
 Quick = Annotated[
     bool, typer.Option("--quick", help="Few images of the sample that comes with the package.")
 ]
+MOST_SEED = 2**32 - 1  # as in clcnn.evaluation.tables, which help is not to wait for
 Seed = Annotated[
-    int | None, typer.Option(help="Another seed than the plan's.", min=0, max=2**32 - 1)
+    int | None, typer.Option(help="Another seed than the plan's.", min=0, max=MOST_SEED)
 ]
 FeasibleOnly = Annotated[
     bool,

@@ -89,7 +89,7 @@ def train(
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed ...")] = "32-true",
     channels_last: Annotated[bool, typer.Option(help="Memory layout; faster on CPUs.")] = True,
     compiled: Annotated[
-        bool, typer.Option("--compile/--no-compile", help="Use torch.compile; slower on one core.")
+        bool, typer.Option("--compile/--no-compile", help="Use torch.compile.")
     ] = False,
 ) -> None:
     """Train a network. Example: clcnn train resnet20 --data cifar10 --method standard --epochs 1

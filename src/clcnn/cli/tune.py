@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from clcnn.cli.app import Root, app
 from clcnn.cli.data import Data
 from clcnn.cli.evaluate import (
+    MOST_SEED,
     AsJson,
     Bars,
     Device,
@@ -63,7 +63,7 @@ def tune(
     accelerate: Annotated[
         bool, typer.Option("--accelerate", help="Iterations on a faster copy, up to rounding.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Decides which images.", min=0, max=2**32 - 1)] = 0,
+    seed: Annotated[int, typer.Option(help="Decides which images.", min=0, max=MOST_SEED)] = 0,
     quick: Quick = False,
     root: Root = None,
     device: Device = "cpu",
@@ -79,14 +79,14 @@ def tune(
     from clcnn.evaluation import Grid, Store
     from clcnn.evaluation import tune as run_tuning
     from clcnn.evaluation.defence import read_defence
-    from clcnn.evaluation.kinds import EMBEDDINGS
+    from clcnn.evaluation.kinds import EMBEDDINGS, has_setting
     from clcnn.evaluation.plan import Network
     from clcnn.evaluation.tables import Table
 
     if paper_literal and embedding:
         raise typer.BadParameter("--paper-literal has its own embedding; leave --embedding out.")
     kind = embedding or "linear"
-    if energy and "energy" not in inspect.signature(EMBEDDINGS.get(kind, print)).parameters:
+    if energy and kind in EMBEDDINGS and not has_setting(kind, "energy"):
         raise typer.BadParameter(f"--energy is nothing that {kind!r} embeddings have.")
     table = {
         "paper_literal": paper_literal,

@@ -71,6 +71,11 @@ def embedding_kind(table: Table, default: Kind) -> Kind:
     return Kind(kind, _listed(made.config()))
 
 
+def has_setting(embedding: str, name: str) -> bool:
+    """Whether embeddings of this kind have a setting called ``name``."""
+    return embedding in EMBEDDINGS and name in inspect.signature(EMBEDDINGS[embedding]).parameters
+
+
 def solver_kind(table: Table, default: Kind) -> Kind:
     """What [... .solver] describes, every default written out."""
     if not table.values:

@@ -8,7 +8,6 @@ see what the paper's way of choosing is worth.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
@@ -20,7 +19,7 @@ from clcnn.evaluation.choice import Choice, Grid, Point, best
 from clcnn.evaluation.defence import Defence
 from clcnn.evaluation.defending import Defences, Defended
 from clcnn.evaluation.hashing import digest, room_code
-from clcnn.evaluation.kinds import EMBEDDINGS, SOLVERS, Kind, attack_kind
+from clcnn.evaluation.kinds import SOLVERS, Kind, attack_kind, has_setting
 from clcnn.evaluation.manifest import manifest
 from clcnn.evaluation.measuring import rows_of, timed
 from clcnn.evaluation.plan import NONE, AttackPlan, Entry, Network, Plan
@@ -65,7 +64,7 @@ def tune(
             f"found the solver {defence.solver.kind!r}, which has no iterations or learning rate "
             "to choose; expected pmp or msa."
         )
-    if grid.rule not in inspect.signature(EMBEDDINGS[defence.embedding.kind]).parameters:
+    if not has_setting(defence.embedding.kind, grid.rule):
         grid = replace(grid, energy=())
     plan = _plan(network, defence, grid, n, seed, chunk, split, sample, folder or Path())
     bench = Bench(plan, workshop, store.folder, watch)

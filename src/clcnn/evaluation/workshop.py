@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,7 @@ from clcnn.control import ControlledModule
 from clcnn.data.catalogue import CATALOGUE
 from clcnn.data.datasets import Split, load, to_unit
 from clcnn.data.sample import sample
-from clcnn.evaluation.hashing import digest_tensors
+from clcnn.evaluation.hashing import code_and_weights, digest_tensors
 from clcnn.evaluation.plan import Network, Plan
 from clcnn.evaluation.tables import PlanError, hint
 from clcnn.models import shelf
@@ -182,66 +179,6 @@ class Workshop:
         border = len(x) * 3 // 4
         part = slice(border) if split == "train" else slice(border, None)
         return Pictures(x[part], y[part])
-
-
-def code_and_weights(module: nn.Module) -> str:
-    """The hash of a module's weights and of what else decides its answers, as far as it shows.
-
-    That is its structure, the source of its classes and hooks, its buffers, and its attributes:
-    values, tensors, functions, and objects by what they hold in turn. What the code refers to
-    elsewhere (a constant of a file, a closure) is not seen.
-    """
-    parts = [fingerprint(module), repr(module)]
-    for name, part in module.named_modules():
-        parts.append(_source(type(part)))
-        parts += [f"{name}.{k} = {_told(b, ())}" for k, b in part.named_buffers(recurse=False)]
-        held = {k: v for k, v in vars(part).items() if k not in _MODULE}
-        held |= {k: list(vars(part)[k].values()) for k in _HOOKS}
-        parts += [f"{name}.{key} = {_told(held[key], ())}" for key in sorted(held)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-_MODULE = frozenset(vars(nn.Module()))
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-
-
-def _told(value: object, within: tuple[int, ...]) -> str:
-    """A value in words: the same for what is the same, with nothing of where it lies in memory."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, Path)):
-        return repr(value)
-    if isinstance(value, Tensor):
-        return digest_tensors(value)
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    if isinstance(value, nn.Module):
-        return type(value).__qualname__  # a part of the network tells for itself
-    if id(value) in within:
-        return "itself"
-    within = (*within, id(value))
-    if isinstance(value, Mapping):
-        items = [f"{_told(k, within)}: {_told(v, within)}" for k, v in value.items()]
-        return f"{{{', '.join(items)}}}"
-    if isinstance(value, (tuple, list)):
-        return f"[{', '.join(_told(v, within) for v in value)}]"
-    if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(_told(v, within) for v in value))}}}"
-    if isinstance(value, (torch.dtype, torch.device)):
-        return repr(value)
-    if isinstance(value, partial):
-        return f"{_told(value.func, within)} {_told([value.args, value.keywords], within)}"
-    return f"{_source(value)} {_told(dict(getattr(value, '__dict__', {})), within)}"
-
-
-def _source(thing: object) -> str:
-    """The code of a class or function, or of an object's class; of torch's own the name."""
-    known = thing if hasattr(thing, "__qualname__") else type(thing)
-    name = f"{known.__module__}.{known.__qualname__}"
-    if name.startswith("torch."):
-        return name
-    try:
-        return f"{name}: {inspect.getsource(known)}"  # type: ignore[arg-type]
-    except (OSError, TypeError):  # built in, or typed at a prompt
-        return name
 
 
 def _checked_network(name: str, module: object) -> nn.Module:

@@ -160,7 +160,7 @@ def _dots(
                 continue  # its eps is no radius
             elif result.n and (result.threat, result.eps) == (threat, eps):
                 cells = met.setdefault(network, {}).setdefault(key, {})
-                attack = experiment.attacker(result.attack)
+                attack = experiment.attacker(result.attack, knows=threat == "adaptive")
                 known = cells.get(attack)
                 if known is None or known.n < result.n:
                     cells[attack] = result

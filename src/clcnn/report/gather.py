@@ -102,35 +102,42 @@ class Experiment:
         """
         if not self.made:
             return f"{self.store} {self.plan}"
-        manifest = self.made[-1].manifest
-        plan = manifest["plan"]
+        plan = self.described
         settings = plan["defences"].get(defence, {}).get(network)
         attacker = plan["attacks"].get(attack)
-        members = [plan["attacks"].get(name) for name in (attacker or {}).get("of") or ()]
         subject = [
-            manifest["weights"].get(network),
+            self.made[-1].manifest["weights"].get(network),
             self.data.get(network),
             self.sample,
             self.split,
             plan.get("seed"),
             settings and {k: v for k, v in settings.items() if k != "chosen"},
-            [a and {k: v for k, v in a.items() if k != "through"} for a in (attacker, *members)],
+            self.attacker(attack, knows=False),
             attacker and plan["defences"].get(attacker["embedding_of"], {}).get(network),
         ]
         return json.dumps(subject, sort_keys=True)
 
-    def attacker(self, attack: str) -> str:
-        """The whole of an attack's settings, its members' too: what makes two of one name alike."""
-        known = self.made[-1].manifest["plan"]["attacks"] if self.made else {}
-        own = known.get(attack, attack)
-        members = own.get("of") or () if isinstance(own, dict) else ()
-        return json.dumps([own, *(known.get(name) for name in members)], sort_keys=True)
+    def attacker(self, attack: str, *, knows: bool) -> str:
+        """The settings of an attack and of its members: what makes two of one name alike.
+
+        By which views it sees the control counts only for one who ``knows`` of that.
+        """
+        known = self.described.get("attacks", {})
+        own = known.get(attack)
+        named = [own, *(known.get(name) for name in (own or {}).get("of") or ())]
+        kept = [a and {k: v for k, v in a.items() if knows or k != "through"} for a in named]
+        return json.dumps([attack, kept], sort_keys=True)
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """The plan as its latest manifest has it; empty if the store does not say."""
+        plan: Mapping[str, Any] = self.made[-1].manifest["plan"] if self.made else {}
+        return plan
 
     @property
     def split(self) -> str:
         """The images that it was measured on: "test", unless the manifest says another."""
-        plan = self.made[-1].manifest["plan"] if self.made else {}
-        return str(plan.get("split", "test"))
+        return str(self.described.get("split", "test"))
 
 
 @dataclass(frozen=True)

@@ -96,9 +96,7 @@ def _subject(experiments: Sequence[Experiment]) -> _Subject | None:
 
 def _by_batch(experiment: Experiment, result: Result) -> bool:
     """Whether an image's control depends on the batch, so that it cannot be shown by itself."""
-    if not experiment.made:
-        return True
-    defences = experiment.made[-1].manifest["plan"]["defences"]
+    defences = experiment.described.get("defences", {})
     settings = defences.get(result.defence, {}).get(result.network, {})
     return bool(settings.get("centring", "batch") == "batch")
 

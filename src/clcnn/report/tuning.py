@@ -45,13 +45,8 @@ def tuning_blocks(experiment: Experiment) -> list[Block]:
 
 def _grid(experiment: Experiment) -> Grid:
     """The rule and the limit of a grid, as far as its manifest says."""
-    plan = experiment.made[-1].manifest["plan"] if experiment.made else {}
-    known = plan.get("grid", {})
-    defaults = Grid()
-    return Grid(
-        rule=known.get("rule", defaults.rule),
-        most_lost=known.get("most_lost", defaults.most_lost),
-    )
+    known = experiment.described.get("grid", {})
+    return Grid(**{k: known[k] for k in ("rule", "most_lost") if k in known})
 
 
 def _is_whole(cells: Mapping[str, Result]) -> bool:
