@@ -147,6 +147,7 @@ def test_train_passes_on_what_it_is_told(
         lr=0.1,
         steps=5,
         eps_start=12.0,
+        sizes="20x1",
         random_start=False,
         seed=4,
         weight_decay=0.001,

@@ -58,10 +58,11 @@ def test_every_figure(tmp_path: Path) -> None:
 )
 def test_notes(tmp_path: Path, method: str, words: str) -> None:
     first = train(replace(TINY, epochs=1), tmp_path / "first", images=pair())
-    settings = replace(TINY, epochs=1, method=method, eps_start=12)
+    settings = replace(TINY, epochs=2, method=method, eps_start=12, sizes="4x1")
     train(settings, tmp_path / "run", images=pair(), start=first)
     card = Card.read(measure.write_card(tmp_path / "run", tmp_path / "run", attacked=4))
     assert card.started_from == "resnet20-tiny"
     assert "started from the weights of resnet20-tiny" in card.notes[0]
     assert "from 12/255 to" in card.notes[1]
-    assert words in card.notes[2]
+    assert "smaller images (4x1" in card.notes[2]
+    assert words in card.notes[3]

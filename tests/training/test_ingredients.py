@@ -12,7 +12,7 @@ from clcnn.attacks import FGSM, PGD
 from clcnn.errors import DataError
 from clcnn.models import ResNet20
 from clcnn.training import Settings, smoothed_cross_entropy
-from clcnn.training.augment import crop_and_flip
+from clcnn.training.augment import crop_and_flip, shrunk
 from clcnn.training.methods import Adversarial, attack_for, faster, method_for
 from clcnn.training.schedule import one_cycle
 from clcnn.training.settings import generator
@@ -125,9 +125,32 @@ def test_the_radius_moves_by_half_time() -> None:
     assert "--eps-start 16" in settings.command
 
 
+def test_small_images_come_first() -> None:
+    settings = Settings("resnet20", "cifar10", epochs=7, sizes="20x3,24x2")
+    assert [settings.edge(epoch) for epoch in range(7)] == [20, 20, 20, 24, 24, None, None]
+    assert settings.command.endswith("--sizes 20x3,24x2")
+    assert Settings("resnet20", "cifar10").edge(0) is None
+
+
+def test_shrunk_images_keep_their_mean_and_their_layout() -> None:
+    x = torch.rand(4, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    assert shrunk(x, None) is x
+    small = shrunk(x, 16)
+    assert small.shape == (4, 3, 16, 16)
+    assert small.is_contiguous(memory_format=torch.channels_last)
+    # 2 x 2 pixels and their neighbours: away from the border the averages agree
+    assert torch.allclose(small.mean((2, 3)), x.mean((2, 3)), atol=0.01)
+    flat = torch.full((1, 1, 32, 32), 0.25)
+    assert torch.allclose(shrunk(flat, 20), torch.full((1, 1, 20, 20), 0.25))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"sizes": "20"}, "expected EDGExEPOCHS"),
+        ({"sizes": "20x0"}, "expected EDGExEPOCHS"),
+        ({"sizes": "20x3,24x3", "epochs": 6}, "6 epochs of 6"),
+        ({"sizes": "2x1"}, "at least 4 pixels"),
         ({"method": "trades"}, "expected one of"),
         ({"epochs": 0}, "expected epochs > 0, got 0"),
         ({"batch_size": -1}, "expected batch_size > 0"),

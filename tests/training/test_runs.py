@@ -51,7 +51,7 @@ def rows(run: Path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_resume_is_bit_exact(tmp_path: Path, method: str) -> None:
-    moving = {"eps_start": 12} if method == "fgsm" else {}
+    moving = {"eps_start": 12, "sizes": "4x1"} if method == "fgsm" else {}
     settings = replace(TINY, method=method, **moving)
     whole = train(settings, tmp_path / "whole", images=pair())
     with pytest.raises(StopError):
@@ -151,6 +151,12 @@ def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
 def test_a_batch_larger_than_the_data(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="80 training images cannot fill a batch of 128"):
         train(replace(TINY, batch_size=128), tmp_path, images=pair())
+
+
+def test_sizes_that_are_not_smaller(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not smaller than the images of tiny, which are of 8 x 8"):
+        train(replace(TINY, sizes="8x1"), tmp_path, images=pair())
+    assert not list(tmp_path.iterdir())
 
 
 def test_starting_from_weights(tmp_path: Path) -> None:

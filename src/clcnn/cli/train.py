@@ -55,6 +55,9 @@ def train(
     lr: Annotated[float, typer.Option(help="The peak of the one-cycle schedule.")] = 0.2,
     momentum: Annotated[float, typer.Option(help="Nesterov's momentum.")] = 0.9,
     weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 5e-4,
+    sizes: Annotated[
+        str, typer.Option(help="Smaller images to begin with: 20x3 is 20 pixels for 3 epochs.")
+    ] = "",
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
     clean_weight: Annotated[
         float, typer.Option(help="Share of the clean loss in fgsm and pgd (lambda).")
@@ -112,6 +115,7 @@ def train(
         clean_weight=clean_weight,
         eps=eps,
         eps_start=eps_start,
+        sizes=sizes,
         step_size=step_size,
         steps=steps,
         random_start=random_start,

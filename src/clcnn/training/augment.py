@@ -25,3 +25,10 @@ def crop_and_flip(
     image = torch.arange(count)[:, None, None]
     picked = padded[image, :, rows[:, :, None], cols[:, None, :]]  # (N, H, W, C)
     return picked.permute(0, 3, 1, 2)
+
+
+def shrunk(x: Tensor, edge: int | None) -> Tensor:
+    """``x`` (N, C, H, W) at ``edge`` x ``edge`` pixels, low-passed; as it is for None."""
+    if edge is None:
+        return x
+    return torch.nn.functional.interpolate(x, (edge, edge), mode="bilinear", antialias=True)

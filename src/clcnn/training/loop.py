@@ -18,7 +18,7 @@ from clcnn.data.files import write_text
 from clcnn.errors import ClcnnError, DataError, LoadError
 from clcnn.models.layers import Classifier
 from clcnn.models.weights import build, read_weights
-from clcnn.training.augment import crop_and_flip
+from clcnn.training.augment import crop_and_flip, shrunk
 from clcnn.training.checkpoint import Progress, Row, restore, save, write_tensors
 from clcnn.training.methods import method_for
 from clcnn.training.schedule import one_cycle
@@ -80,6 +80,12 @@ def train(
         raise DataError(
             f"{len(seen)} training images cannot fill a batch of {settings.batch_size}: choose a "
             "smaller --batch-size"
+        )
+    edge = seen.entry.shape[-1]
+    if any((settings.edge(epoch) or 0) >= edge for epoch in range(settings.epochs)):
+        raise DataError(
+            f"--sizes {settings.sizes} are not smaller than the images of {settings.data}, which "
+            f"are of {edge} x {edge} pixels: choose smaller ones"
         )
     network, name = _initial(settings, seen, start)
     settings = replace(settings, started_from=name)
@@ -179,7 +185,8 @@ def _epoch(
             group["lr"] = lr
         mine = batch[rank::world]
         cropped = crop_and_flip(seen.pixels[mine], noise, flip=seen.entry.flips)
-        x, y = to_unit(cropped.to(fabric.device)), seen.labels[mine].to(fabric.device)
+        x = shrunk(to_unit(cropped.to(fabric.device)), settings.edge(epoch))
+        y = seen.labels[mine].to(fabric.device)
         outcome = method.loss(model, network, x, y, noise)
         optimizer.zero_grad()
         fabric.backward(outcome.loss)

@@ -100,6 +100,11 @@ def _notes(settings: dict[str, Any], rows: list[Attacked]) -> tuple[str, ...]:
             f"The radius went from {settings['eps_start']:g}/255 to {settings['eps']:g}/255 in a "
             "straight line over the first half of the epochs."
         )
+    if settings.get("sizes"):
+        notes.append(
+            f"The first epochs saw smaller images ({settings['sizes']}: pixels x epochs), the "
+            "last ones whole images."
+        )
     if settings["method"] == "fgsm":
         pgd = min((row for row in rows if row.attack == "PGD"), key=lambda row: row.accuracy)
         notes.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from clcnn.errors import DataError
 
+_SMALLEST = 4  # pixels: two layers of half the size leave one
 METHODS = ("standard", "labelsmooth", "fgsm", "pgd")
 
 _ATTACK_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -25,6 +27,8 @@ class Settings:
 
     ``clean_weight`` is the paper's lambda: the share of the clean loss in adversarial training.
     ``eps_start`` is another radius to begin with, moved to ``eps`` over the first half.
+    ``sizes`` are the edges of smaller images to begin with: "20x3,24x2" is three epochs of
+    20 x 20 pixels, two of 24 x 24, the rest at full size (a small image costs less).
     """
 
     network: str
@@ -35,6 +39,7 @@ class Settings:
     lr: float = 0.2
     momentum: float = 0.9
     weight_decay: float = 5e-4
+    sizes: str = ""
     seed: int = 0
     clean_weight: float = 0.5
     eps: float | None = None
@@ -62,6 +67,12 @@ class Settings:
             )
         if not 0 <= self.clean_weight <= 1:
             raise DataError(f"expected clean_weight in [0, 1], got {self.clean_weight}")
+        small = len(_edges(self.sizes))
+        if small >= self.epochs:
+            raise DataError(
+                f"sizes {self.sizes!r} are of {small} epochs of {self.epochs}: the last ones must "
+                "be of the full size"
+            )
         defaults = _ATTACK_DEFAULTS.get(self.method, {})
         if self.eps_start is not None and not defaults:
             raise DataError(f"eps_start has no meaning for method {self.method!r}: leave it out")
@@ -77,6 +88,11 @@ class Settings:
             return self.eps
         progress = min(1.0, epoch / (self.epochs / 2))
         return self.eps_start + (self.eps - self.eps_start) * progress
+
+    def edge(self, epoch: int) -> int | None:
+        """The edge in pixels of the images of ``epoch`` (from 0), None for the full size."""
+        edges = _edges(self.sizes)
+        return edges[epoch] if epoch < len(edges) else None
 
     @property
     def name(self) -> str:
@@ -121,6 +137,7 @@ _FLAGS = {
     "lr": "lr",
     "momentum": "momentum",
     "weight_decay": "weight-decay",
+    "sizes": "sizes",
     "clean_weight": "clean-weight",
     "eps": "eps",
     "eps_start": "eps-start",
@@ -134,6 +151,21 @@ _FLAGS = {
     "channels_last": "channels-last",
     "compiled": "compile",
 }
+
+
+def _edges(sizes: str) -> list[int]:
+    """One edge an epoch: "20x3,24x2" is [20, 20, 20, 24, 24]."""
+    edges: list[int] = []
+    for part in filter(None, sizes.split(",")):
+        found = re.fullmatch(r"\s*([1-9]\d*)x([1-9]\d*)\s*", part)
+        if found is None:
+            raise DataError(
+                f"sizes {sizes!r} are not understood, expected EDGExEPOCHS with commas: 20x3,24x2"
+            )
+        edges += [int(found[1])] * int(found[2])
+    if min(edges, default=_SMALLEST) < _SMALLEST:
+        raise DataError(f"sizes {sizes!r}: expected edges of at least {_SMALLEST} pixels")
+    return edges
 
 
 def generator(*where: int | str) -> torch.Generator:
