@@ -25,6 +25,9 @@ COMMANDS = [
     ("tune",),
     ("experiment",),
     ("report",),
+    ("store", "pack"),
+    ("store", "unpack"),
+    ("harden",),
     ("attack",),
     ("demo",),
 ]

@@ -15,6 +15,7 @@ from evaluation.tiny import network, pictures, plan
 from report.made import BASE, Page, change, fill, read
 
 from clcnn.evaluation import Workshop, run
+from clcnn.evaluation.archive import pack
 from clcnn.report import (
     Document,
     make_report,
@@ -32,6 +33,11 @@ from clcnn.report.svg import standalone
 @pytest.fixture(scope="module")
 def page(document: Document) -> Page:
     return Page(to_html(document))
+
+
+def test_a_packed_store_gives_the_same_page(shared: Path, tmp_path: Path) -> None:
+    packed = pack(shared, tmp_path / f"{shared.name}.xz")
+    assert to_html(make_report([packed], pictures=0)) == to_html(make_report([shared], pictures=0))
 
 
 def test_tags_nest_and_nothing_comes_from_elsewhere(page: Page) -> None:

@@ -8,6 +8,7 @@ from clcnn.cli.demo import demo
 from clcnn.cli.evaluate import Bars
 from clcnn.cli.experiment import Experiment
 from clcnn.cli.report import report
+from clcnn.cli.store import store_app
 from clcnn.cli.train import Method, Network
 from clcnn.cli.tune import TuneSplit
 
@@ -24,4 +25,5 @@ __all__ = [
     "demo",
     "report",
     "run",
+    "store_app",
 ]

@@ -14,7 +14,7 @@ from clcnn.cli.evaluate import AsJson, Device, Threads, make_workshop
 
 @app.command()
 def report(
-    stores: Annotated[list[Path], typer.Argument(help="What `clcnn evaluate` wrote.")],
+    stores: Annotated[list[Path], typer.Argument(help="From `clcnn evaluate`, packed or not.")],
     out: Annotated[Path, typer.Option(help="The page, one file.")] = Path("report.html"),
     markdown: Annotated[
         Path | None, typer.Option(help="The same as Markdown; figures go beside it.")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from clcnn.evaluation.archive import readable
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments import paper
 from clcnn.report import words
@@ -48,12 +49,25 @@ def make_report(
 ) -> Document:
     """The report of all results in ``stores``; write it by `to_html` or `to_markdown`.
 
-    ``notes`` is a file with the reasons of shortfalls (`clcnn.report.notes`), ``tables_of`` are
-    CSV files to show beside the stores (in the section of the experiment that they are called as,
-    if there is one), ``pictures`` how many images are shown under attack and control: ``workshop``
-    finds the network and the images for them, and ``tell`` hears of work that takes long.
+    Stores may be packed (`clcnn.evaluation.archive`). ``notes`` is a file with the reasons of
+    shortfalls (`clcnn.report.notes`), ``tables_of`` are CSV files to show beside the stores (in the
+    section of the experiment that they are called as, if there is one), ``pictures`` how many
+    images are shown under attack and control: ``workshop`` finds the network and the images for
+    them, and ``tell`` hears of work that takes long.
     """
-    experiments = gather([Path(store) for store in stores])
+    with readable([Path(store) for store in stores]) as paths:
+        return _document(paths, notes, tables_of, pictures, workshop or Workshop(), tell)
+
+
+def _document(
+    stores: Sequence[Path],
+    notes: str | Path | None,
+    tables_of: Sequence[str | Path],
+    pictures: int,
+    workshop: Workshop,
+    tell: Callable[[str], None],
+) -> Document:
+    experiments = gather(stores)
     measured = [experiment for experiment in experiments if not experiment.is_tuning]
     explained = [] if notes is None else read_notes(Path(notes), experiments)
     pool = Pool(measured)
@@ -69,7 +83,7 @@ def make_report(
     blocks += _figures(measured)
     if pictures and measured:
         blocks.append(Heading(2, "Pictures", "pictures"))
-        blocks += picture_blocks(measured, workshop or Workshop(), pictures, tell)
+        blocks += picture_blocks(measured, workshop, pictures, tell)
     if measured:
         blocks += [Heading(2, "Cost", "cost"), *cost_blocks(measured)]
     tuned = [experiment for experiment in experiments if experiment.is_tuning]

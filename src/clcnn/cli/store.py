@@ -1,0 +1,40 @@
+"""`clcnn store`: results as one compressed file, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clcnn.cli.app import app
+
+store_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(store_app, name="store", help="Results as one compressed file, and back.")
+
+
+@store_app.command()
+def pack(
+    store: Annotated[Path, typer.Argument(help="What `clcnn evaluate` wrote.")],
+    out: Annotated[Path | None, typer.Option(help="The archive [default: STORE.xz].")] = None,
+) -> None:
+    """Compress all that is measured so far. Example: clcnn store pack results.sqlite
+
+    `clcnn report` reads the archive as it is. Adversarial examples and fits are not in it.
+    """
+    from clcnn.evaluation.archive import pack as write
+
+    typer.echo(f"written: {write(store, out)}")
+
+
+@store_app.command()
+def unpack(
+    archive: Annotated[Path, typer.Argument(help="What `clcnn store pack` wrote.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The store [default: the archive's name without .xz].")
+    ] = None,
+) -> None:
+    """Make a store again, to go on from. Example: clcnn store unpack results.sqlite.xz"""
+    from clcnn.evaluation.archive import unpack as write
+
+    typer.echo(f"written: {write(archive, out)}")

@@ -1,0 +1,90 @@
+"""A store of results as one compressed file, to be kept beside a text, sent or published.
+
+It holds every measured sample, so that a report can be made of it and a run go on from it; the
+adversarial examples and fits beside a store are not in it: they are made again when needed.
+"""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from clcnn.data.files import replacing
+from clcnn.evaluation.schema import StoreError, check_file, explained
+
+SUFFIX = ".xz"
+_MAGIC = b"\xfd7zXZ\x00"
+
+
+def is_archive(path: Path) -> bool:
+    """Whether ``path`` is a file that `pack` may have written."""
+    if not path.is_file():
+        return False
+    with explained(path), path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def pack(store: Path, out: Path | None = None) -> Path:
+    """Write all that is stored at this moment to ``out`` (STORE.xz); runs may go on meanwhile."""
+    if not store.is_file():
+        raise StoreError(f"there is no store {store} to pack")
+    check_file(store)
+    target = out or store.with_name(store.name + SUFFIX)
+    if target.resolve() == store.resolve():
+        raise StoreError(f"{target} is the store itself: give the archive another name")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy.sqlite"
+        with explained(store), closing(sqlite3.connect(store)) as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))
+        with explained(copy), closing(sqlite3.connect(copy)) as connection:
+            # who worked on what at this moment is nobody's claim in a copy
+            connection.execute("UPDATE chunks SET owner = NULL, expires = NULL")
+            connection.commit()
+        with (
+            replacing(target) as partial,
+            copy.open("rb") as source,
+            lzma.open(partial, "wb") as file,
+        ):
+            shutil.copyfileobj(source, file)
+    return target
+
+
+def unpack(archive: Path, store: Path | None = None) -> Path:
+    """Make the store that `pack` saved, at ``store`` (the archive's name without .xz)."""
+    if not is_archive(archive):
+        raise StoreError(f"{archive} is no archive of a store: give a file of `clcnn store pack`")
+    if store is None:
+        if archive.suffix != SUFFIX:
+            raise StoreError(f"{archive} does not end in {SUFFIX}: say where to unpack it")
+        store = archive.with_suffix("")
+    if store.exists():
+        raise StoreError(
+            f"{store} exists: move it away or unpack to another place, nothing was written"
+        )
+    with replacing(store) as partial:
+        try:
+            with lzma.open(archive) as source, partial.open("wb") as file:
+                shutil.copyfileobj(source, file)
+        except (lzma.LZMAError, EOFError) as error:
+            raise StoreError(
+                f"{archive} is damaged ({error}): get it again, nothing was written"
+            ) from error
+        check_file(partial)
+    return store
+
+
+@contextmanager
+def readable(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """Stores as they are, archives unpacked into a folder of their own that goes at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield [
+            unpack(path, Path(folder) / str(number) / path.with_suffix("").name)
+            if is_archive(path)
+            else path
+            for number, path in enumerate(dict.fromkeys(paths))
+        ]

@@ -1,0 +1,127 @@
+"""Stores as compressed files: everything comes back, and nothing damaged is taken."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from evaluation.test_store import measured, register
+
+from clcnn import cli
+from clcnn.evaluation import Store, StoreError
+from clcnn.evaluation.archive import is_archive, pack, readable, unpack
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with one chunk of two done."""
+    path = tmp_path / "r.sqlite"
+    with Store(path) as opened:
+        (cell,) = register(opened, "a")
+        claim = opened.claim(cell)
+        assert claim is not None
+        opened.finish(claim, {cell: measured(0)})
+    return path
+
+
+def contents(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    with sqlite3.connect(path) as connection:
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master")]
+        return {
+            name: connection.execute(f"SELECT * FROM {name}").fetchall()
+            for name in names
+            if not name.startswith("sqlite_")
+        }
+
+
+def test_all_rows_come_back_and_a_run_goes_on(store: Path, tmp_path: Path) -> None:
+    archive = pack(store)
+    assert archive == tmp_path / "r.sqlite.xz"
+    assert is_archive(archive)
+    assert not is_archive(store)
+    again = unpack(archive, tmp_path / "deep" / "again.sqlite")
+    assert contents(again) == contents(store)
+    assert contents(again)["samples"]
+    with Store(again) as opened:
+        (cell,) = register(opened, "a")
+        assert opened.done(cell) == (4, 6)
+        claim = opened.claim(cell)
+        assert claim is not None
+        assert claim.chunk == 1
+
+
+def test_a_store_in_use_is_packed_and_its_claims_stay_behind(store: Path, tmp_path: Path) -> None:
+    with Store(store) as opened:
+        (cell,) = register(opened, "a")
+        claim = opened.claim(cell)
+        assert claim is not None
+        archive = pack(store, tmp_path / "meanwhile.xz")
+        assert opened.finish(claim, {cell: measured(1)})
+    with Store(unpack(archive, tmp_path / "other.sqlite")) as copy:
+        assert copy.done(cell) == (4, 6)
+        assert copy.read("SELECT owner FROM chunks WHERE owner NOT NULL") == []
+
+
+def test_what_is_there_is_not_written_over(store: Path) -> None:
+    archive = pack(store)
+    before = store.read_bytes()
+    with pytest.raises(StoreError, match=r"r.sqlite exists: move it away"):
+        unpack(archive)
+    with pytest.raises(StoreError, match="is the store itself"):
+        pack(store, store)
+    assert store.read_bytes() == before
+
+
+def test_files_that_are_no_archives(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is no archive"):
+        unpack(store, tmp_path / "x.sqlite")
+    with pytest.raises(StoreError, match="there is no store"):
+        pack(tmp_path / "none.sqlite")
+    archive = pack(store)
+    renamed = archive.rename(tmp_path / "r.packed")
+    with pytest.raises(StoreError, match="say where to unpack"):
+        unpack(renamed)
+
+
+@pytest.mark.parametrize("harm", ["cut", "changed"])
+def test_a_damaged_archive_leaves_nothing(store: Path, tmp_path: Path, harm: str) -> None:
+    archive = pack(store)
+    content = bytearray(archive.read_bytes())
+    if harm == "cut":
+        content = content[: len(content) // 2]
+    else:
+        content[len(content) // 2] ^= 255
+    archive.write_bytes(content)
+    with pytest.raises(StoreError, match="is damaged"):
+        unpack(archive, tmp_path / "x" / "x.sqlite")
+    assert not list((tmp_path / "x").iterdir())
+
+
+def test_a_foreign_file_inside_is_refused(tmp_path: Path) -> None:
+    import lzma
+
+    archive = tmp_path / "f.sqlite.xz"
+    archive.write_bytes(lzma.compress(b"hello"))
+    with pytest.raises(StoreError, match="no SQLite file"):
+        unpack(archive)
+    assert [path.name for path in tmp_path.iterdir()] == ["f.sqlite.xz"]
+
+
+def test_readable_takes_both_and_cleans_up(store: Path) -> None:
+    archive = pack(store)
+    with readable([archive, store, archive]) as (unpacked, plain):
+        assert plain == store
+        assert unpacked.name == "r.sqlite"
+        assert contents(unpacked) == contents(store)
+    assert not unpacked.exists()
+
+
+def test_the_commands(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["store", "pack", str(store)]) == 0
+    assert "written: " in capsys.readouterr().out
+    there = tmp_path / "there.sqlite"
+    assert cli.run(["store", "unpack", f"{store}.xz", "--out", str(there)]) == 0
+    assert contents(there) == contents(store)
+    assert cli.run(["store", "unpack", f"{store}.xz"]) == 1
+    assert "exists: move it away" in capsys.readouterr().err
