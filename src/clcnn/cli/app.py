@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from clcnn.errors import ClcnnError
+from clcnn.memory import keep_memory
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -49,3 +50,4 @@ def options(
 ) -> None:
     """Close-loop control for trained neural networks."""
     _shared["debug"] = debug
+    keep_memory()
