@@ -19,6 +19,7 @@ from clcnn.attacks import (
     Stealth,
     StraightThrough,
     Transfer,
+    Unrolled,
     WorstCase,
 )
 from clcnn.attacks.base import Model
@@ -71,6 +72,60 @@ def test_pgd_on_the_plain_network_is_always_among_them(
     assert "Transfer(FGSM)" in chosen.by
     plain = WorstCase([Noise(EPS)]).strongest(victim.network, x, y)  # nothing to transfer from
     assert set(plain.by) <= {None, "clean", "Noise"}
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        PGD(EPS),
+        PGD(EPS, loss="margin", random_start=True, restarts=2, seed=3),
+        PGD(2.0, norm="l2"),
+        StraightThrough(PGD(EPS)),
+        Unrolled(PGD(EPS, steps=10, step_size=EPS / 2)),
+    ],
+    ids=repr,
+)
+def test_who_is_beaten_costs_nothing_more_and_stays_beaten(
+    attack: Attack, victim: Victim, robust: ControlledModule
+) -> None:
+    x, y = victim.x[:100], victim.y[:100]
+    model = victim.network if isinstance(attack, PGD) else robust
+    seen: list[int] = []
+    hook = victim.network.stem.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+    whole = attack(model, x, y)
+    all_of_it = sum(seen)
+    seen.clear()
+    short = attack.for_verdicts()(model, x, y)
+    hook.remove()
+    assert sum(seen) < 0.8 * all_of_it
+    assert torch.equal(right(model, short, y), right(model, whole, y))
+    assert attack.within(short, x).all()
+    assert not torch.equal(short, whole)
+
+
+def test_a_sample_meets_the_same_whoever_leaves(victim: Victim) -> None:
+    x, y = victim.right(20)
+    attack = PGD(EPS / 4, lead=0.5)
+    together = attack(victim.network, x, y)
+    alone = torch.cat([attack(victim.network, x[i : i + 1], y[i : i + 1]) for i in range(20)])
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_transferred_examples_are_made_in_full(victim: Victim, robust: ControlledModule) -> None:
+    # What beats the plain network only just is weaker under control: it must go all the way.
+    attack = Transfer(PGD(EPS))
+    assert attack.for_verdicts() is attack
+    assert StraightThrough(PGD(EPS)).for_verdicts() == StraightThrough(PGD(EPS, lead=0.5))
+    assert PGD(EPS, lead=2.0).for_verdicts() == PGD(EPS, lead=2.0)
+    x, y = victim.x[:100], victim.y[:100]
+    worst = WorstCase([attack]).strongest(robust, x, y)
+    assert torch.equal(worst.robust, right(robust, attack(robust, x, y), y) & right(robust, x, y))
+
+
+@pytest.mark.parametrize("lead", [-1.0, float("inf"), float("nan")])
+def test_a_lead_that_makes_no_sense(lead: float) -> None:
+    with pytest.raises(DataError, match="lead >= 0"):
+        PGD(EPS, lead=lead)
 
 
 @dataclass(frozen=True)

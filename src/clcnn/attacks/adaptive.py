@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from copy import copy
 from dataclasses import dataclass, field
 
 import torch
@@ -36,6 +37,12 @@ class Seeing(Attack):
     def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """The inner attack."""
         return self.inner.run(model, x, y, generator)
+
+    def for_verdicts(self) -> Attack:
+        """The inner attack for verdicts: the view answers as the model does."""
+        other = copy(self)
+        object.__setattr__(other, "inner", self.inner.for_verdicts())
+        return other
 
     def constrain(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """As the inner attack does it."""
@@ -110,6 +117,10 @@ class Transfer(Seeing):
     def __init__(self, inner: Attack, source: Model | None = None) -> None:
         super().__init__(inner)
         object.__setattr__(self, "source", source)
+
+    def for_verdicts(self) -> Attack:
+        """Itself: what beats the source only just need not beat the model under attack."""
+        return self
 
     @property
     def is_oblivious(self) -> bool:

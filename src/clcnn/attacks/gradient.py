@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from clcnn.attacks.base import Attack, AttackError, Model, is_correct
 from clcnn.attacks.findings import Finding, report
-from clcnn.attacks.losses import Loss, ce, loss_called
-from clcnn.errors import GradientError
+from clcnn.attacks.losses import Loss, ce, loss_called, margin
+from clcnn.errors import DataError, GradientError
+
+_LEAD = 0.5
+"""In logits: far enough beyond the border that no rounding brings a sample back."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,9 @@ class PGD(Attack):
     ``step_size`` is eps/4 by default. The direction is the gradient's sign (l_inf) or its unit
     vector (l_2). What comes back is the last iterate, or where that fails the last one that did
     not. With ``restarts`` > 1 the first success of a sample is kept, and every start but the first
-    is random; ``random_start`` makes the first one random too.
+    is random; ``random_start`` makes the first one random too. With ``lead`` a sample stays where
+    it is, and costs nothing more, once another class leads by that much in the logits: the same
+    successes for less work, where it is the attacked model itself that is seen.
     """
 
     steps: int = 20
@@ -37,10 +42,13 @@ class PGD(Attack):
     random_start: bool = False
     restarts: int = 1
     loss: str = "ce"
+    lead: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_counts("steps", "restarts")
+        if self.lead is not None and not 0 <= self.lead < float("inf"):
+            raise DataError(f"expected lead >= 0, finite, or None, got {self.lead}")
         self.require_step_size(self.step_size)
         loss_called(self.loss)
 
@@ -62,17 +70,30 @@ class PGD(Attack):
         x_adv = x.clone()
         if at_random:
             x_adv = self.constrain(x + self.eps * self.ball.sample(x, generator), x)
-        fooling, fooled = x_adv, torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        result, fooling = x_adv.clone(), x_adv.clone()
+        fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        left, x_left, y_left = torch.arange(len(x), device=x.device), x, y
         for _ in range(self.steps):
             before = x_adv
-            x_adv, z = ascend(self, model, before, x, y, step_size, loss)
-            wrong = z.argmax(1) != y
-            fooling, fooled = chosen(wrong, before, fooling), fooled | wrong
+            x_adv, z = ascend(self, model, before, x_left, y_left, step_size, loss)
+            wrong = z.argmax(1) != y_left
+            fooling[left[wrong]] = before[wrong]
+            fooled[left[wrong]] = True
+            if self.lead is not None and (beaten := margin(z, y_left) > self.lead).any():
+                result[left[beaten]] = before[beaten]
+                left, x_adv, x_left, y_left = (v[~beaten] for v in (left, x_adv, x_left, y_left))
+                if not len(left):
+                    break
+        result[left] = x_adv
         if fooled.any():
             lost = fooled.clone()
-            lost[fooled] = is_correct(model, x_adv[fooled], y[fooled])
-            x_adv = chosen(lost, fooling, x_adv)
-        return x_adv
+            lost[fooled] = is_correct(model, result[fooled], y[fooled])
+            result = chosen(lost, fooling, result)
+        return result
+
+    def for_verdicts(self) -> Attack:
+        """Samples that are beaten cost nothing more."""
+        return self if self.lead is not None else replace(self, lead=_LEAD)
 
 
 def chosen(which: Tensor, first: Tensor, second: Tensor) -> Tensor:

@@ -50,6 +50,8 @@ class Strongest:
 class WorstCase(Attack):
     """Per sample the first success of any of ``attacks``, in their order.
 
+    Nothing is spent on a sample once it is beaten (`Attack.for_verdicts`).
+
     On a controlled network the oblivious examples are always among them: if no `Transfer` from the
     plain network is given, PGD on it is tried first. So adaptive accuracy is never above oblivious
     accuracy, sample by sample; for that to hold against examples that were made elsewhere, hand
@@ -127,7 +129,7 @@ class WorstCase(Attack):
             left = robust.nonzero().squeeze(1)
             if self.eps == 0 or not len(left):
                 break
-            candidates = attack(model, x[left], y[left])
+            candidates = attack.for_verdicts()(model, x[left], y[left])
             keep(name, left, candidates, self._correct(model, candidates, y[left]))
         return Strongest(x_adv, robust, tuple(by))
 
