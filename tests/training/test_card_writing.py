@@ -11,6 +11,7 @@ from tiny_images import pair, tiny_images
 
 from clcnn.attacks import FGSM, PGD
 from clcnn.data import Sample
+from clcnn.errors import DataError
 from clcnn.models import Card, read_weights
 from clcnn.training import Settings, measure, train
 
@@ -61,8 +62,18 @@ def test_notes(tmp_path: Path, method: str, words: str) -> None:
     settings = replace(TINY, epochs=2, method=method, eps_start=12, sizes="4x1")
     train(settings, tmp_path / "run", images=pair(), start=first)
     card = Card.read(measure.write_card(tmp_path / "run", tmp_path / "run", attacked=4))
-    assert card.started_from == "resnet20-tiny"
-    assert "started from the weights of resnet20-tiny" in card.notes[0]
+    assert card.started_from == str(first)  # a file of the user's, not a name that we ship
+    assert f"started from the weights of {first}" in card.notes[0]
     assert "from 12/255 to" in card.notes[1]
     assert "smaller images (4x1" in card.notes[2]
     assert words in card.notes[3]
+
+
+def test_a_card_where_no_sample_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> Sample:
+        raise DataError(f"no sample of {name!r} comes with the package")
+
+    monkeypatch.setattr(measure, "sample", none)
+    train(replace(TINY, epochs=1), tmp_path / "run", images=pair())
+    card = Card.read(measure.write_card(tmp_path / "run", tmp_path / "run", attacked=4))
+    assert card.sample_correct is None

@@ -129,6 +129,7 @@ def test_small_images_come_first() -> None:
     settings = Settings("resnet20", "cifar10", epochs=7, sizes="20x3,24x2")
     assert [settings.edge(epoch) for epoch in range(7)] == [20, 20, 20, 24, 24, None, None]
     assert settings.command.endswith("--sizes 20x3,24x2")
+    assert Settings("resnet20", "cifar10", epochs=7, sizes="20x3, 24x2") == settings
     assert Settings("resnet20", "cifar10").edge(0) is None
 
 
@@ -148,6 +149,13 @@ def test_shrunk_images_keep_their_mean_and_their_layout() -> None:
     ("changes", "message"),
     [
         ({"sizes": "20"}, "expected EDGExEPOCHS"),
+        ({"sizes": "20x1000000000000"}, "1000000000000 epochs of 40"),
+        ({"momentum": -1.0}, r"momentum in \[0, 1\)"),
+        ({"weight_decay": -1.0}, "weight_decay >= 0"),
+        ({"seed": 2**70}, "expected a seed"),
+        ({"precision": "bf16-true"}, "expected one of .*bf16-mixed"),
+        ({"method": "pgd", "eps": -4.0}, "expected eps > 0, got -4"),
+        ({"lr": float("nan")}, "expected lr > 0"),
         ({"sizes": "20x0"}, "expected EDGExEPOCHS"),
         ({"sizes": "20x3,24x3", "epochs": 6}, "6 epochs of 6"),
         ({"sizes": "2x1"}, "at least 4 pixels"),

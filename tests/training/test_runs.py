@@ -164,7 +164,8 @@ def test_starting_from_weights(tmp_path: Path) -> None:
     settings = replace(TINY, epochs=1, method="fgsm", lr=1e-6)
     second = train(settings, tmp_path / "second", images=pair(), start=first)
     facts, tensors = read_file(second)
-    assert facts["settings"]["started_from"] == "resnet20-tiny"
+    assert facts["settings"]["started_from"] == str(first)
+    assert f"--from {first}" in facts["command"]
     assert "--from resnet20-tiny" in facts["command"]
     _, before = read_file(first)
     assert torch.allclose(tensors["head.2.weight"], before["head.2.weight"], atol=1e-4)
@@ -180,32 +181,91 @@ def test_every_error_is_one_of_ours() -> None:
 
 
 SCRIPT = """
+import shutil
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tiny_images import pair
 from clcnn.training import Settings, train
-settings = Settings("resnet20", "tiny", epochs=1, batch_size=16, lr=0.05, processes=2)
-train(settings, Path(sys.argv[2]), images=pair(), accelerator="cpu")
+
+run, other = Path(sys.argv[2]), Path(sys.argv[3])
+
+class Copies:
+    def step(self, epoch, step, steps): pass
+    def epoch(self, row):
+        if row["epoch"] == 1:
+            other.mkdir()
+            shutil.copy(run / "checkpoint.safetensors", other)
+    def done(self, weights): pass
+
+settings = Settings(
+    "resnet20", "tiny", "fgsm", epochs=2, batch_size=16, lr=0.05, processes=2
+)
+watch = None if sys.argv[4:] else Copies()
+train(settings, run, images=pair(), accelerator="cpu", watch=watch, resume=True)
 """
 
 
-def test_two_processes(tmp_path: Path) -> None:
+def test_two_processes_and_a_resumed_run(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    run = tmp_path / "run"
-    done = subprocess.run(
-        [sys.executable, str(script), str(Path(__file__).parent), str(run)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run, other = tmp_path / "run", tmp_path / "other"
+    for arguments in ([run, other], [other, run, "resumed"]):
+        done = subprocess.run(
+            [sys.executable, str(script), str(Path(__file__).parent), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
     facts, _ = read_file(run / "checkpoint.safetensors")
-    assert facts["epoch"] == 1
+    assert facts["epoch"] == 2
     assert facts["settings"]["processes"] == 2
     # both processes counted: 80 images in 5 batches of 16, and all 40 held-out ones
     log = rows(run)
     assert (float(log[0]["train_accuracy"]) * 80 / 100) % 1 == pytest.approx(0, abs=1e-4)
-    assert (float(log[0]["heldout_accuracy"]) * 40 / 100) % 1 == pytest.approx(0, abs=1e-4)
-    read_weights(run / "weights.safetensors")
+    # what is logged is of the weights that are stored, the first process's batch statistics too
+    network, _ = read_weights(run / "weights.safetensors")
+    x, y = pair()[1].tensors()
+    right = int((network(x).argmax(1) == y).sum())
+    assert float(log[1]["heldout_accuracy"]) == pytest.approx(100 * right / 40)
+    stored = (run / "weights.safetensors").read_bytes()
+    assert (other / "weights.safetensors").read_bytes() == stored
+    assert rows(other) == log
+
+
+def test_a_log_that_was_lost_is_written_again(tmp_path: Path) -> None:
+    train(TINY, tmp_path, images=pair())
+    whole = (tmp_path / "log.csv").read_text()
+    (tmp_path / "log.csv").unlink()
+    train(TINY, tmp_path, images=pair(), resume=True)
+    assert (tmp_path / "log.csv").read_text() == whole
+
+
+def test_a_folder_that_cannot_be_made_is_noticed_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    watch = StopsAt(0, 1)
+    with pytest.raises(StorageError, match="cannot write"):
+        train(TINY, tmp_path / "file" / "run", images=pair(), watch=watch)
+
+
+def test_an_accelerator_that_is_not_here(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="--accelerator abacus"):
+        train(TINY, tmp_path, images=pair(), accelerator="abacus")
+
+
+@pytest.mark.parametrize("harm", ["header", "momentum", "shape"])
+def test_a_checkpoint_that_lacks_something(tmp_path: Path, harm: str) -> None:
+    train(replace(TINY, epochs=1), tmp_path, images=pair())
+    path = tmp_path / "checkpoint.safetensors"
+    facts, tensors = read_file(path)
+    names = [name for name in tensors if name.startswith("momentum.")]
+    if harm == "header":
+        del facts["history"]
+    elif harm == "momentum":
+        del tensors[names[0]]
+    else:
+        tensors[names[0]] = tensors[names[0]][:1]
+    checkpoint.write_tensors(path, tensors, facts)
+    with pytest.raises(LoadError, match="it is damaged"):
+        train(replace(TINY, epochs=1), tmp_path, images=pair(), resume=True)

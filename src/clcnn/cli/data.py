@@ -43,7 +43,8 @@ def data_list(root: Root = None) -> None:
         try:
             where = str(locate(entry, root)[1])
         except DataError:
-            where = f"not here: clcnn data get {name}"
+            there = "" if root is None else f" --root {root}"
+            where = f"not here: clcnn data get {name}{there}"
         shape = " x ".join(map(str, entry.shape))
         typer.echo(f"{name:14} {shape:12} {entry.num_classes:4} classes   {where}")
 
@@ -58,7 +59,7 @@ def data_get(
     from clcnn.data import get
 
     try:
-        typer.echo(get(name, root, via, say=typer.echo))
+        typer.echo(get(name.value, root, via and via.value, say=typer.echo))
     except KeyboardInterrupt:
         typer.echo("Stopped; nothing half-written was left. Run the same command again.", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -68,9 +69,9 @@ def data_get(
 def data_sample(
     name: Annotated[Data, typer.Argument(help="The data set.")],
     out: Annotated[Path, typer.Option(help="The folder to write to.")],
-    train: Annotated[int, typer.Option(help="Training images.")] = 2000,
-    test: Annotated[int, typer.Option(help="Test images.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Decides which images.")] = 0,
+    train: Annotated[int, typer.Option(help="Training images.", min=1)] = 2000,
+    test: Annotated[int, typer.Option(help="Test images.", min=1)] = 1000,
+    seed: Annotated[int, typer.Option(help="Decides which images.", min=0)] = 0,
     root: Root = None,
 ) -> None:
     """Make the sample that comes with the package. Example: clcnn data sample cifar10 --out ."""

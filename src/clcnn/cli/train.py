@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -205,7 +206,8 @@ class _Progress(TerminalBar):
             TimeRemainingColumn(),
         ]
         console = Console(highlight=False, soft_wrap=True)
-        super().__init__(console, columns, sys.stdout.isatty(), epoch="1")
+        first = os.environ.get("LOCAL_RANK", "0") == "0"  # of several processes one draws
+        super().__init__(console, columns, sys.stdout.isatty() and first, epoch="1")
 
     def step(self, epoch: int, step: int, steps: int) -> None:
         if self.bar is not None:

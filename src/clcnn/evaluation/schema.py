@@ -172,7 +172,8 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
 def damaged(path: Path, what: str) -> StoreError:
     """The error for a store that is not whole."""
     return StoreError(
-        f"{path} is damaged ({what}). Move it away and run the same command again: adversarial "
+        f"{path} is damaged ({what}). Move it away, with {path.name}-wal and "
+        f"{path.name}-shm if they are there, and run the same command again: adversarial "
         "examples and fits beside it are checked and used again, so that only the measurements "
         "are repeated. What can be saved of the old one: sqlite3 OLD .recover"
     )

@@ -38,7 +38,7 @@ class Card:
     sha256: str  # of the weight file
     test_images: int
     test_accuracy: float
-    sample_correct: int  # of the test images in the shipped sample of the same data
+    sample_correct: int | None  # of the test images in the shipped sample of the same data
     attacked: tuple[Attacked, ...] = ()
     notes: tuple[str, ...] = ()
     training: dict[str, Any] = field(default_factory=dict)  # every setting of the run

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from clcnn.errors import DataError
 from clcnn.models.cards import Card
 
+_SMALLEST = 4
+
 
 class Classifier(nn.Module):
     """Images in [0,1] -> logits, through the children stem, layer1, layer2, layer3, head.
@@ -53,6 +55,15 @@ class Normalise(nn.Module):
             raise DataError(
                 f"got a {x.dtype} input of shape {tuple(x.shape)}, expected a float batch of "
                 f"shape (batch, {channels}, height, width) with values in [0,1]"
+            )
+        if min(x.shape[2:]) < _SMALLEST:
+            raise DataError(
+                f"got images of {x.shape[2]} x {x.shape[3]} pixels, expected at least "
+                f"{_SMALLEST} x {_SMALLEST}: two layers halve them"
+            )
+        if x.dtype != self.mean.dtype:
+            raise DataError(
+                f"got images of {x.dtype}, the network is of {self.mean.dtype}: cast one of them"
             )
         return (x - self.mean) / self.std
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ NETWORKS: dict[str, type[ResNet20] | type[DenseNet40]] = {
 }
 
 _KEY = "clcnn"
+_WORDS = 400  # of torch's message, which lists every tensor
 
 
 def build(network: str, **arguments: Any) -> Classifier:
@@ -59,11 +61,14 @@ def read_weights(path: Path) -> tuple[Classifier, dict[str, Any]]:
         network = build(
             facts["network"], in_channels=facts["in_channels"], num_classes=facts["num_classes"]
         )
+        facts["name"]
     except KeyError as error:
         raise LoadError(
             f"{path} lacks {error} in its header, expected a weight file. A checkpoint is not one: "
             "use weights.safetensors of the same run."
         ) from error
+    except (TypeError, ValueError) as error:
+        raise LoadError(f"{path} has a header that makes no sense ({error})") from error
     fill(network, tensors, str(path))
     return network.eval(), facts
 
@@ -74,5 +79,12 @@ def fill(network: torch.nn.Module, tensors: Mapping[str, Tensor], what: str) -> 
         network.load_state_dict(dict(tensors))
     except RuntimeError as error:
         raise LoadError(
-            f"{what} holds the weights of another network than {type(network).__name__}: {error}"
+            f"{what} holds the weights of another network than {type(network).__name__}: "
+            f"{shorten(str(error), _WORDS, placeholder=' ...')}"
         ) from error
+    broken = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
+    if broken:
+        raise LoadError(
+            f"{what} holds nan or inf in {broken[0]}{' and more' if broken[1:] else ''}: the "
+            "training that wrote it had diverged. Use another file."
+        )

@@ -58,6 +58,9 @@ def restore(
     facts, tensors = read_file(path)
     if facts.get("kind") != "checkpoint":
         raise LoadError(f"{path} is not a checkpoint: it holds weights only, so it cannot resume")
+    missing = {"settings", "epoch", "history"} - facts.keys()
+    if missing:
+        raise LoadError(f"{path} lacks {', '.join(sorted(missing))} in its header: it is damaged")
     if differences := settings.differences(facts["settings"]):
         raise LoadError(
             f"{path} belongs to another training: {'; '.join(differences)}. Repeat the command "
@@ -65,11 +68,14 @@ def restore(
         )
     fill(network, _part(tensors, _MODEL), str(path))
     momentum = _part(tensors, _MOMENTUM)
-    for name, parameter in network.named_parameters():
-        if name in momentum:
-            # a copy in the parameter's own memory layout, as the optimiser itself would make it
-            buffer = torch.empty_like(parameter.detach())
-            optimizer.state[parameter]["momentum_buffer"] = buffer.copy_(momentum[name])
+    parameters = dict(network.named_parameters())
+    shapes = {name: value.shape for name, value in parameters.items()}
+    if momentum and {name: value.shape for name, value in momentum.items()} != shapes:
+        raise LoadError(f"{path} holds the momentum of another network: it is damaged")
+    for name, value in momentum.items():
+        # a copy in the parameter's own memory layout, as the optimiser itself would make it
+        buffer = torch.empty_like(parameters[name].detach())
+        optimizer.state[parameters[name]]["momentum_buffer"] = buffer.copy_(value)
     return Progress(facts["epoch"], facts["history"])
 
 

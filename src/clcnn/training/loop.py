@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from clcnn.data.datasets import Images, load, to_unit
-from clcnn.data.files import write_text
+from clcnn.data.files import explained, write_text
 from clcnn.errors import ClcnnError, DataError, LoadError
 from clcnn.models.layers import Classifier
+from clcnn.models.shelf import SHELF
 from clcnn.models.weights import build, read_weights
 from clcnn.training.augment import crop_and_flip, shrunk
 from clcnn.training.checkpoint import Progress, Row, restore, save, write_tensors
@@ -101,12 +102,17 @@ def train(
         nesterov=settings.momentum > 0,
     )
     progress = Progress()
+    with explained(run):
+        run.mkdir(parents=True, exist_ok=True)
     if checkpoint.exists():
         progress = restore(checkpoint, settings, network, optimizer)
+        if fabric.global_rank == 0:  # it may have been stopped between checkpoint and log
+            write_text(run / LOG, _csv(progress.history))
     called: Any = torch.compile(network) if settings.compiled else network
     model, stepper = fabric.setup(called, optimizer)
     while progress.epoch < settings.epochs:
         row = _epoch(fabric, settings, model, network, stepper, seen, progress.epoch, watch)
+        _share_buffers(fabric, network)
         row["heldout_accuracy"] = _accuracy(fabric, network, heldout)
         progress.epoch += 1
         progress.history.append(row)
@@ -131,12 +137,18 @@ def _launch(settings: Settings, accelerator: str) -> Fabric:
         raise TrainingError(
             "training needs lightning-fabric: pip install 'clcnn[training]'"
         ) from error
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=settings.processes,
-        num_nodes=settings.nodes,
-        precision=settings.precision,  # type: ignore[arg-type]
-    )
+    try:
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=settings.processes,
+            num_nodes=settings.nodes,
+            precision=settings.precision,  # type: ignore[arg-type]
+        )
+    except (ValueError, RuntimeError) as error:
+        raise TrainingError(
+            f"--accelerator {accelerator} with --precision {settings.precision} cannot be used "
+            f"here: {error}"
+        ) from error
     fabric.launch()
     return fabric
 
@@ -154,7 +166,8 @@ def _initial(settings: Settings, seen: Images, start: Path | None) -> tuple[Clas
     found = {key: facts[key] for key in expected}
     if found != expected:
         raise LoadError(f"{start} is of {found}, expected {expected}: start from other weights")
-    return network, str(facts["name"])
+    shipped = start.resolve().parent == SHELF.resolve()
+    return network, str(facts["name"]) if shipped else str(start)
 
 
 def _epoch(
@@ -227,6 +240,13 @@ def _accuracy(fabric: Fabric, network: nn.Module, images: Images) -> float:
         x, y = images.pixels[batch].to(fabric.device), images.labels[batch].to(fabric.device)
         correct += (network(to_unit(x)).argmax(1) == y).sum()
     return 100 * float(_total(fabric, correct)) / len(images)
+
+
+def _share_buffers(fabric: Fabric, network: nn.Module) -> None:
+    """Batch statistics as the first process has them, which are the ones that are stored."""
+    if fabric.world_size > 1:
+        for buffer in network.buffers():
+            torch.distributed.broadcast(buffer, src=0)
 
 
 def _total(fabric: Fabric, value: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from clcnn.attacks import FGSM, PGD, Attack
 from clcnn.data.datasets import HELDOUT_SEED, load
 from clcnn.data.files import replacing, write_text
 from clcnn.data.sample import sample
+from clcnn.errors import DataError
 from clcnn.models.cards import Attacked, Card
 from clcnn.models.weights import read_weights
 from clcnn.training.loop import WEIGHTS
@@ -46,7 +47,6 @@ def write_card(
             row = _attacked(network, attack, x[:attacked], y[:attacked], eps)
             say(f"{row.attack}, {row.steps} steps, eps {eps}: {row.accuracy:.2f} %")
             rows.append(row)
-    x_sample, y_sample = sample(settings["data"]).test
     content = source.read_bytes()
     card = Card(
         name=facts["name"],
@@ -62,7 +62,7 @@ def write_card(
         sha256=hashlib.sha256(content).hexdigest(),
         test_images=len(y),
         test_accuracy=clean,
-        sample_correct=round(accuracy(network, x_sample, y_sample) * len(y_sample) / 100),
+        sample_correct=_of_sample(network, settings["data"]),
         attacked=tuple(rows),
         notes=_notes(settings, rows),
         training=settings,
@@ -79,10 +79,22 @@ def write_card(
 @torch.no_grad()
 def accuracy(network: nn.Module, x: Tensor, y: Tensor) -> float:
     """The percentage of images that the network gets right."""
-    correct = 0
-    for i in range(0, len(x), _BATCH):
-        correct += int((network(x[i : i + _BATCH]).argmax(1) == y[i : i + _BATCH]).sum())
-    return 100 * correct / len(x)
+    return 100 * _correct(network, x, y) / len(x)
+
+
+def _of_sample(network: nn.Module, data: str) -> int | None:
+    """How many of the shipped sample's test images are right; None where no sample is shipped."""
+    try:
+        x, y = sample(data).test
+    except DataError:
+        return None
+    return _correct(network, x, y)
+
+
+@torch.no_grad()
+def _correct(network: nn.Module, x: Tensor, y: Tensor) -> int:
+    batches = zip(torch.split(x, _BATCH), torch.split(y, _BATCH), strict=True)
+    return sum(int((network(images).argmax(1) == labels).sum()) for images, labels in batches)
 
 
 def _attacked(network: nn.Module, attack: Attack, x: Tensor, y: Tensor, eps: float) -> Attacked:

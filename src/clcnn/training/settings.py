@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import asdict, dataclass, fields
+from math import inf
 from typing import Any
 
 import torch
@@ -12,7 +13,12 @@ import torch
 from clcnn.errors import DataError
 
 _SMALLEST = 4  # pixels: two layers of half the size leave one
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+"""Those in which weights stay float32, as all else here takes them."""
+
 METHODS = ("standard", "labelsmooth", "fgsm", "pgd")
+
+_POSITIVE_IF_GIVEN = ("eps", "eps_start", "step_size", "steps")
 
 _ATTACK_DEFAULTS: dict[str, dict[str, Any]] = {
     "fgsm": {"eps": 4.0},
@@ -57,9 +63,21 @@ class Settings:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise DataError(f"method {self.method!r} is unknown, expected one of {METHODS}")
-        for name in ("epochs", "batch_size", "lr", "processes", "nodes"):
-            if getattr(self, name) <= 0:
-                raise DataError(f"expected {name} > 0, got {getattr(self, name)}")
+        for name in ("epochs", "batch_size", "lr", "processes", "nodes", *_POSITIVE_IF_GIVEN):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < inf:
+                raise DataError(f"expected {name} > 0, got {value}")
+        if not 0 <= self.momentum < 1 or not 0 <= self.weight_decay < inf:
+            raise DataError(
+                f"expected momentum in [0, 1) and weight_decay >= 0, got {self.momentum} and "
+                f"{self.weight_decay}"
+            )
+        if not 0 <= self.seed < 2**32:
+            raise DataError(f"expected a seed from 0 to 2^32 - 1, got {self.seed}")
+        if self.precision not in PRECISIONS:
+            raise DataError(
+                f"precision {self.precision!r} is unknown, expected one of {PRECISIONS}"
+            )
         if self.batch_size % (self.processes * self.nodes):
             raise DataError(
                 f"batch size {self.batch_size} cannot be shared by {self.processes} processes on "
@@ -67,7 +85,8 @@ class Settings:
             )
         if not 0 <= self.clean_weight <= 1:
             raise DataError(f"expected clean_weight in [0, 1], got {self.clean_weight}")
-        small = len(_edges(self.sizes))
+        object.__setattr__(self, "sizes", self.sizes.replace(" ", ""))
+        small = sum(epochs for _, epochs in _stages(self.sizes))
         if small >= self.epochs:
             raise DataError(
                 f"sizes {self.sizes!r} are of {small} epochs of {self.epochs}: the last ones must "
@@ -91,8 +110,11 @@ class Settings:
 
     def edge(self, epoch: int) -> int | None:
         """The edge in pixels of the images of ``epoch`` (from 0), None for the full size."""
-        edges = _edges(self.sizes)
-        return edges[epoch] if epoch < len(edges) else None
+        for edge, epochs in _stages(self.sizes):
+            if epoch < epochs:
+                return edge
+            epoch -= epochs
+        return None
 
     @property
     def name(self) -> str:
@@ -153,19 +175,19 @@ _FLAGS = {
 }
 
 
-def _edges(sizes: str) -> list[int]:
-    """One edge an epoch: "20x3,24x2" is [20, 20, 20, 24, 24]."""
-    edges: list[int] = []
+def _stages(sizes: str) -> list[tuple[int, int]]:
+    """Edges and their epochs: "20x3,24x2" is [(20, 3), (24, 2)]."""
+    stages = []
     for part in filter(None, sizes.split(",")):
-        found = re.fullmatch(r"\s*([1-9]\d*)x([1-9]\d*)\s*", part)
+        found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", part)
         if found is None:
             raise DataError(
                 f"sizes {sizes!r} are not understood, expected EDGExEPOCHS with commas: 20x3,24x2"
             )
-        edges += [int(found[1])] * int(found[2])
-    if min(edges, default=_SMALLEST) < _SMALLEST:
+        stages.append((int(found[1]), int(found[2])))
+    if min((edge for edge, _ in stages), default=_SMALLEST) < _SMALLEST:
         raise DataError(f"sizes {sizes!r}: expected edges of at least {_SMALLEST} pixels")
-    return edges
+    return stages
 
 
 def generator(*where: int | str) -> torch.Generator:
