@@ -166,7 +166,6 @@ def test_starting_from_weights(tmp_path: Path) -> None:
     facts, tensors = read_file(second)
     assert facts["settings"]["started_from"] == str(first)
     assert f"--from {first}" in facts["command"]
-    assert "--from resnet20-tiny" in facts["command"]
     _, before = read_file(first)
     assert torch.allclose(tensors["head.2.weight"], before["head.2.weight"], atol=1e-4)
     again = train(settings, tmp_path / "second", images=pair(), start=first, resume=True)

@@ -32,7 +32,7 @@ class Card:
     command: str  # that trains it again
     seed: int
     epochs: int
-    started_from: str | None  # the name of the weights that training started from
+    started_from: str | None  # name (of ours) or file of the weights that training started from
     heldout_seed: int  # of the training images that no training saw
     parameters: int
     sha256: str  # of the weight file
