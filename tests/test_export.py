@@ -389,6 +389,15 @@ def test_solvers_that_cannot_be_exported(solver: Solver) -> None:
         controlled(build("mlp"), solver).export()
 
 
+@pytest.mark.parametrize("kinds", [(clcnn.PMP, OwnPMP), (clcnn.Greedy, clcnn.Riccati)])
+def test_nor_can_they_inside_a_dict_of_cuts(kinds: tuple[type[Solver], type[Solver]]) -> None:
+    robust = controlled(build("mlp"), clcnn.Greedy())
+    first, *rest = robust.cuts
+    solvers = {first: kinds[0](), **{cut: kinds[1]() for cut in rest}}
+    with pytest.raises(ExportError, match=f"found the solver {kinds[1].__name__}"):
+        robust.configure(solver=solvers).export()
+
+
 def test_settings_that_do_not_go(tmp_path: Path) -> None:
     robust = controlled(build("mlp"), clcnn.Greedy())
     for batch in (0, -1, 2.0, True, "any"):

@@ -119,6 +119,7 @@ def test_arguments_are_looked_at_before_anything_is_fitted(
         ({"refine": "no"}, "found refine='no'"),
         ({"seed": 1.5}, "found seed=1.5"),
         ({"calibrate_on": 3}, "found a int as data"),
+        ({"calibrate_on": images(15, 2)[0]}, "found 15 samples to calibrate on"),
     ):
         with pytest.raises(DataError, match=words):
             clcnn.harden(model, data, **settings)  # type: ignore[arg-type]

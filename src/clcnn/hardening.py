@@ -57,8 +57,8 @@ def harden(
     if not isinstance(seed, int):
         raise DataError(f"found seed={seed!r}; expected a whole number.")
     check_alpha(alpha)
-    if calibrate_on is not None:
-        Batches(calibrate_on)  # what is no data is said before minutes of training
+    if calibrate_on is not None:  # what is wrong with it is said before minutes of training
+        _check_enough(calibrate_on, alpha)
     fitted = None if refine else fit_filter(model, clean)
     if fitted is None or (refine is None and is_worth_refining(fitted)):
         fitted = refined(model, clean, seed, progress)
@@ -66,6 +66,13 @@ def harden(
     for sentence in [*_on_few(clean), *robust.remarks()]:
         warnings.warn(sentence, stacklevel=2)
     return robust if calibrate_on is None else robust.calibrate(calibrate_on, alpha=alpha)
+
+
+def _check_enough(calibrate_on: Loader, alpha: float) -> None:
+    """Fail on what is no data, or too few to calibrate on; an iterator is not used up for that."""
+    batches = Batches(calibrate_on)
+    if not batches.one_shot:
+        check_alpha(alpha, sum(len(x) for x, _ in batches))
 
 
 def _on_few(clean: Loader) -> list[str]:

@@ -145,6 +145,24 @@ def test_stealth_keeps_every_residual_at_its_clean_level(
     assert r.shape == (len(x), 3)
 
 
+def test_stealth_against_an_embedding_that_sees_nothing_in_clean_images() -> None:
+    """Feedback's levels are 0 on most clean images: no share of that can be a measure."""
+    robust = clcnn.models.hardened("resnet20-cifar10", "strong")
+    x, y = (part[:24] for part in clcnn.data.sample("cifar10").test)
+    with torch.no_grad():
+        z, r = trajectory(robust, x)
+    unseen = (r[:, 0] == 0) & (z.argmax(1) == y)
+    x, y = x[unseen], y[unseen]
+    assert len(x) > 8
+    eps = 4 / 255
+    with torch.no_grad():
+        quiet = Stealth(eps, steps=15)(robust, x, y)
+        loud = Transfer(PGD(eps))(robust, x, y)
+        z, seen = trajectory(robust, quiet)
+        assert (z.argmax(1) != y).double().mean() > 0.8
+        assert seen.median() < 0.5 * trajectory(robust, loud)[1].median()
+
+
 def test_the_multiplier_adapts(victim: Victim, robust: ControlledModule) -> None:
     """From a multiplier far too small, only an adapting one ends up quiet."""
     x, y = victim.right(40)

@@ -111,6 +111,44 @@ def test_a_sample_meets_the_same_whoever_leaves(victim: Victim) -> None:
     assert torch.allclose(together, alone, atol=1e-5)
 
 
+def test_examples_of_a_worst_case_go_all_the_way(victim: Victim, robust: ControlledModule) -> None:
+    # Asked for images, not for verdicts: someone may judge them on another model.
+    x, y = victim.x[:60], victim.y[:60]
+    worst = WorstCase([PGD(EPS)])
+    assert torch.equal(worst(victim.network, x, y), PGD(EPS)(victim.network, x, y))
+    quick = worst.strongest(victim.network, x, y)
+    whole = worst.strongest(victim.network, x, y, in_full=True)
+    assert torch.equal(quick.robust, whole.robust)
+    assert not torch.equal(quick.x_adv, whole.x_adv)
+    transferred = Transfer(worst)(robust, x, y)
+    assert torch.equal(transferred, Transfer(PGD(EPS))(robust, x, y))
+
+
+def test_views_that_answer_otherwise_are_attacked_in_full(victim: Victim) -> None:
+    @dataclass(frozen=True)
+    class Surrogate(PGD):
+        def view(self, model: Model) -> Model:
+            return victim.network
+
+    attack = Surrogate(EPS)
+    assert attack.for_verdicts() is attack
+
+
+def test_who_left_too_early_comes_back(victim: Victim) -> None:
+    x, y = victim.right(30)
+    calls = [0]
+
+    def fickle(images: Tensor) -> Tensor:
+        # wrong by far at the second look, and honest ever after
+        calls[0] += 1
+        z = victim.network(images)
+        return torch.roll(z, 1, dims=1) if calls[0] == 2 else z
+
+    short = PGD(EPS, lead=0.5)(fickle, x, y)
+    whole = PGD(EPS)(victim.network, x, y)
+    assert torch.equal(right(victim.network, short, y), right(victim.network, whole, y))
+
+
 def test_transferred_examples_are_made_in_full(victim: Victim, robust: ControlledModule) -> None:
     # What beats the plain network only just is weaker under control: it must go all the way.
     attack = Transfer(PGD(EPS))

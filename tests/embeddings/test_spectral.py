@@ -10,6 +10,7 @@ from torch import nn
 
 import clcnn
 from clcnn import Feedback, SpectralEmbedding
+from clcnn.embeddings.spectrum import Levels
 from clcnn.errors import FitError, LoadError
 
 SHAPE = (2, 6, 5)
@@ -106,6 +107,38 @@ def test_one_shape_is_all_white() -> None:
     embedding = SpectralEmbedding().fit([clean(300)])
     levels = embedding.levels(clean(20, seed=3))
     assert torch.equal(levels.sensitive, torch.zeros(20, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_directions_that_clean_states_never_use_say_nothing(dtype: torch.dtype) -> None:
+    # a channel that is always 0 (behind a ReLU, say) and a border of zeros
+    x = torch.zeros(1500, 3, 8, 7, dtype=dtype)
+    x[:, :2, 1:7, 1:6] = clean(1500).to(dtype)
+    padded = SpectralEmbedding().fit([x])
+    noise = torch.randn(100, *SHAPE, generator=torch.Generator().manual_seed(3), dtype=dtype)
+    perturbed = x[:100].clone()
+    perturbed[:, :2, 1:7, 1:6] += 0.1 * noise
+    whole = SpectralEmbedding().fit([clean(1500).to(dtype)])
+    expected = whole.levels(perturbed[:, :2, 1:7, 1:6]).white
+    assert float(expected.median()) == pytest.approx(0.01, rel=0.2)
+    torch.testing.assert_close(padded.levels(perturbed).white, expected, rtol=1e-3, atol=1e-6)
+    assert (padded.departure(perturbed) > padded.departure(x[:100]).max()).double().mean() > 0.9
+    torch.testing.assert_close(
+        padded.departure(perturbed),
+        whole.departure(perturbed[:, :2, 1:7, 1:6]),
+        rtol=1e-2,
+        atol=1e-2,
+    )
+
+
+def test_a_gradient_where_no_clean_state_shows_a_level() -> None:
+    embedding = SpectralEmbedding().fit([clean(500).float()])
+    embedding.clean_level = torch.tensor(0.0)
+    s = torch.tensor([1e-3, 5.0, 1e4], requires_grad=True)
+    taken = embedding.taken_for(Levels(s, torch.zeros_like(s)), 16.0)
+    (slope,) = torch.autograd.grad(taken.sum(), s)
+    assert taken.isfinite().all()
+    assert slope.isfinite().all()
 
 
 def test_the_pull_solves_its_quadratic_problem(fitted: SpectralEmbedding) -> None:

@@ -113,6 +113,14 @@ def test_the_share_that_a_residual_shows_is_measured_where_it_is_not_known() -> 
     assert float(fitted.visible) == pytest.approx(0.25, rel=0.1)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_last_batch_with_nobody_held_out(seed: int) -> None:
+    x = states(101)
+    fitted = TailEmbedding(LinearEmbedding(rank=RANK), seed=seed).fit(list(x.split(20)))
+    whole = TailEmbedding(LinearEmbedding(rank=RANK), seed=seed).fit(x)
+    assert float(fitted.tail) == pytest.approx(float(whole.tail))
+
+
 def test_what_cannot_be_fitted_is_refused() -> None:
     with pytest.raises(DataError, match="without levels of its own"):
         TailEmbedding(clcnn.SpectralEmbedding())

@@ -38,12 +38,6 @@ class Seeing(Attack):
         """The inner attack."""
         return self.inner.run(model, x, y, generator)
 
-    def for_verdicts(self) -> Attack:
-        """The inner attack for verdicts: the view answers as the model does."""
-        other = copy(self)
-        object.__setattr__(other, "inner", self.inner.for_verdicts())
-        return other
-
     def constrain(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """As the inner attack does it."""
         return self.inner.constrain(x_adv, x)
@@ -57,7 +51,17 @@ class Seeing(Attack):
         return f"{type(self).__name__}({self.inner!r})"
 
 
-class StraightThrough(Seeing):
+class Faithful(Seeing):
+    """A view that answers as the model does: what beats it beats the model."""
+
+    def for_verdicts(self) -> Attack:
+        """The inner attack for verdicts."""
+        other = copy(self)
+        object.__setattr__(other, "inner", self.inner.for_verdicts())
+        return other
+
+
+class StraightThrough(Faithful):
     """Run the control, replay its final controls as constants, differentiate the rest (BPDA).
 
     The attacker knows the network, all embeddings and the solver, and takes du/dx as 0.
@@ -68,7 +72,7 @@ class StraightThrough(Seeing):
         return self.inner.view(controlled(model, self).configure(grad="straight_through"))
 
 
-class Unrolled(Seeing):
+class Unrolled(Faithful):
     """Differentiate through every iteration of the solver.
 
     The attacker knows the network, all embeddings and the solver, and has the true gradient of
@@ -81,7 +85,7 @@ class Unrolled(Seeing):
         return self.inner.view(controlled(model, self).configure(grad="unroll"))
 
 
-class ExactGradient(Seeing):
+class ExactGradient(Faithful):
     """The gradient of logits and controls where the control is a closed form, u_t = pi_t(x_t).
 
     The attacker knows the network, all embeddings and the feedback law, and differentiates it
@@ -117,10 +121,6 @@ class Transfer(Seeing):
     def __init__(self, inner: Attack, source: Model | None = None) -> None:
         super().__init__(inner)
         object.__setattr__(self, "source", source)
-
-    def for_verdicts(self) -> Attack:
-        """Itself: what beats the source only just need not beat the model under attack."""
-        return self
 
     @property
     def is_oblivious(self) -> bool:

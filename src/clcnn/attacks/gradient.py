@@ -89,11 +89,16 @@ class PGD(Attack):
             lost = fooled.clone()
             lost[fooled] = is_correct(model, result[fooled], y[fooled])
             result = chosen(lost, fooling, result)
+            lost[left] = False
+            if lost.any():  # left too early: a model that does not answer the same way twice
+                whole = replace(self, lead=None)
+                result[lost] = whole._climb(model, x[lost], y[lost], at_random, generator)
         return result
 
     def for_verdicts(self) -> Attack:
-        """Samples that are beaten cost nothing more."""
-        return self if self.lead is not None else replace(self, lead=_LEAD)
+        """Samples that are beaten cost nothing more; not where another model is seen."""
+        is_faithful = type(self).view is Attack.view
+        return replace(self, lead=_LEAD) if self.lead is None and is_faithful else self
 
 
 def chosen(which: Tensor, first: Tensor, second: Tensor) -> Tensor:

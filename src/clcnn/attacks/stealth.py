@@ -10,11 +10,12 @@ from torch import Tensor
 from clcnn.attacks.adaptive import controlled
 from clcnn.attacks.base import Attack, Model, is_correct
 from clcnn.attacks.gradient import chosen, slope_of
-from clcnn.attacks.losses import loss_called
+from clcnn.attacks.losses import Loss, loss_called
 from clcnn.control import ControlledModule
 from clcnn.errors import DataError, FitError
 
 _TINY = 1e-12
+_SHARE = 0.1
 _LEAST, _MOST = 1e-6, 1e6
 """Bounds of the multiplier."""
 
@@ -25,7 +26,9 @@ class Stealth(Attack):
 
     The states x_t are those of the uncontrolled network: a perturbation that no residual shows
     leaves the control nothing to correct. As a Lagrangian, with r_t the residuals:
-    max loss - lambda sum_t max(0, r_t(x_adv) / r_t(x) - 1), climbed by sign steps. lambda belongs
+    max loss - lambda sum_t max(0, r_t(x_adv) / r_t - 1), climbed by sign steps, r_t that of the
+    clean image, or a tenth of what one step of the full length would show if that is more: there
+    are embeddings that see nothing at all in a clean image. lambda belongs
     to each sample: it is multiplied by ``adapt`` after a step that ends with an excess of more
     than ``slack``, and divided by it otherwise. ``straight_through`` adds the loss of the
     controlled network, its controls held constant.
@@ -68,8 +71,7 @@ class Stealth(Attack):
         robust = controlled(model, self)
         step_size = self.eps / 10 if self.step_size is None else self.step_size
         loss = loss_called(self.loss)
-        with torch.no_grad():
-            clean = trajectory(robust, x)[1].clamp_min(_TINY)
+        clean = self._hidden_by(robust, x, y, loss)
         multiplier = x.new_full((len(x),), self.multiplier)
         x_adv, hidden, fooling = x.clone(), x.clone(), x.clone()
         fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
@@ -94,6 +96,16 @@ class Stealth(Attack):
         x_adv = chosen(fooled, fooling, x_adv)
         tried = least.isfinite() & ~is_correct(model, hidden, y)
         return chosen(tried, hidden, x_adv)
+
+    def _hidden_by(self, robust: ControlledModule, x: Tensor, y: Tensor, loss: Loss) -> Tensor:
+        """The residuals that count as none: (batch, T)."""
+        with torch.enable_grad():
+            at = x.detach().requires_grad_()
+            z, clean = trajectory(robust, at)
+            g = slope_of(loss(z, y).sum(), at)
+        with torch.no_grad():
+            loud = trajectory(robust, self.constrain(x + self.eps * self.ball.steepest(g), x))[1]
+        return torch.maximum(clean.detach(), _SHARE * loud).clamp_min(_TINY)
 
 
 def trajectory(robust: ControlledModule, x: Tensor) -> tuple[Tensor, Tensor]:

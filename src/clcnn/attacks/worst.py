@@ -50,8 +50,6 @@ class Strongest:
 class WorstCase(Attack):
     """Per sample the first success of any of ``attacks``, in their order.
 
-    Nothing is spent on a sample once it is beaten (`Attack.for_verdicts`).
-
     On a controlled network the oblivious examples are always among them: if no `Transfer` from the
     plain network is given, PGD on it is tried first. So adaptive accuracy is never above oblivious
     accuracy, sample by sample; for that to hold against examples that were made elsewhere, hand
@@ -79,28 +77,51 @@ class WorstCase(Attack):
 
     def run(self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
         """All attacks, each on the samples that are left."""
-        return self.strongest(inside(model), x, y).x_adv
+        return self.strongest(inside(model), x, y, in_full=True).x_adv
 
     def strongest(
-        self, model: Model, x: Tensor, y: Tensor, known: Sequence[Tensor] = ()
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        known: Sequence[Tensor] = (),
+        *,
+        in_full: bool = False,
     ) -> Strongest:
-        """The worst case with its verdicts; examples in ``known`` are tried before any attack."""
-        return self._run_all(model, x, y, known, self._attacks_on(model))
+        """The worst case with its verdicts; examples in ``known`` are tried before any attack.
+
+        Nothing is spent on a sample once it is beaten (`Attack.for_verdicts`). With ``in_full``
+        every attack goes all its way, for who looks at more of the images than the verdicts.
+        """
+        return self._run_all(model, x, y, known, self._attacks_on(model), in_full)
 
     def first_success(
-        self, model: Model, x: Tensor, y: Tensor, known: Sequence[Tensor] = ()
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        known: Sequence[Tensor] = (),
+        *,
+        in_full: bool = False,
     ) -> Strongest:
         """As `strongest`, but with no attack beside the given ones.
 
         For who has the oblivious examples already, and hands them in as ``known``.
         """
-        return self._run_all(model, x, y, known, self.attacks)
+        return self._run_all(model, x, y, known, self.attacks, in_full)
 
     def _run_all(
-        self, model: Model, x: Tensor, y: Tensor, known: Sequence[Tensor], attacks: Sequence[Attack]
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        known: Sequence[Tensor],
+        attacks: Sequence[Attack],
+        in_full: bool,
     ) -> Strongest:
+        run = attacks if in_full else [attack.for_verdicts() for attack in attacks]
         with outside_inference_mode():
-            return self._first_success(model, *checked_images(x, y), known, attacks)
+            return self._first_success(model, *checked_images(x, y), known, run)
 
     def _first_success(
         self, model: Model, x: Tensor, y: Tensor, known: Sequence[Tensor], attacks: Sequence[Attack]
@@ -129,7 +150,7 @@ class WorstCase(Attack):
             left = robust.nonzero().squeeze(1)
             if self.eps == 0 or not len(left):
                 break
-            candidates = attack.for_verdicts()(model, x[left], y[left])
+            candidates = attack(model, x[left], y[left])
             keep(name, left, candidates, self._correct(model, candidates, y[left]))
         return Strongest(x_adv, robust, tuple(by))
 

@@ -46,7 +46,8 @@ def corrupt(x: Tensor, name: str, severity: int, seed: int = 0) -> Tensor:
     """The images ``x`` in [0,1], (batch, 1 or 3, height, width), under a corruption of CIFAR-10-C.
 
     ``name`` is one of `NAMES`, ``severity`` 1 to 5, with the constants published for CIFAR-10-C
-    (Hendrycks and Dietterich, ICLR 2019). As there the result has 256 levels. Frost is made of
+    (Hendrycks and Dietterich, ICLR 2019). As there the result has 256 levels, to which it is
+    rounded; the published program cuts off, half a level darker on average. Frost is made of
     noise here, not of the published photographs. More severe does not always mean farther from x:
     by those constants glass blur smooths more what it displaced as much, an elastic transform
     warps less and crumples more, frost darkens what it covers, and motion blur is the same at 3

@@ -16,9 +16,12 @@ from clcnn.embeddings.spectrum import QUANTILE, Levels, Spectrum
 from clcnn.embeddings.streams import check_fitted, check_state
 from clcnn.errors import DataError, FitError
 
+_EMPTY = 100.0  # times the rounding that fills an empty direction
+_SOMETHING = 1e-8  # of the mean variance: more than rounding, less than any level that matters
+_LITTLE = 1e-4  # of the mean variance, for an empty direction: inverse squares stay finite
 _ROUNDS = 6  # of Fisher scoring: enough for levels up to the clean variances
 _OVERLAP = 1.5  # at the input, between networks that control helps (0.12) and harms (2.3, 5.6)
-_OUTLIER = 9.0  # a squared coefficient counts for no more than ten times its expected value
+_OUTLIER = 9.0  # a squared coefficient's excess counts for no more than that of the expected one
 
 
 class SpectralEmbedding(Spectrum):
@@ -29,8 +32,9 @@ class SpectralEmbedding(Spectrum):
     network's sensitivity along it, the mean square of the unit gradients that `hear` is told of.
     The levels s and g are estimated from the sample alone: the coefficients are taken as Gaussian
     with variance lambda_i + s + k_i g, and s, g >= 0 found by maximum likelihood (Fisher scoring,
-    a coefficient counting for no more than ten times what is expected of it). So E(x) is the mean
-    of the clean state given x: nearly x itself where nothing departs from the clean spectrum.
+    the excess of z_i^2 over lambda_i counting for no more than nine times what is expected;
+    directions that neither clean states nor this one uses do not count). So E(x) is the mean of
+    the clean state given x: nearly x itself where nothing departs from the clean spectrum.
 
     `Feedback` steers by the same model, with a strength.
 
@@ -119,13 +123,14 @@ class SpectralEmbedding(Spectrum):
         weights 1 / (lambda_i + s + k_i g)^2; where one level would be negative it is 0 and the
         other one is found alone.
         """
-        lam, k = self.variances, self.sensitivity
+        lam, told = self._told_by(z)
+        k = self.sensitivity
         shapes = torch.stack([torch.ones_like(k), k, k * k], dim=1)  # (d, 3)
         excess = z.square() - lam
         s = g = torch.zeros_like(z[:, :1])
         for round_ in range(_ROUNDS):
             expected = lam + s + k * g
-            w = expected.reciprocal().square()
+            w = expected.reciprocal().square() * told
             a, b, c = torch.split(w @ shapes, 1, dim=1)
             # Before anything is known of the levels, nothing can be called an outlier.
             seen = (torch.minimum(excess, _OUTLIER * expected) if round_ else excess) * w
@@ -175,13 +180,26 @@ class SpectralEmbedding(Spectrum):
         """2 log p(z | s, g) / p(z | 0, 0) = sum_i z_i^2 (1/lambda_i - 1/e_i) - log(e_i/lambda_i).
 
         e_i = lambda_i + s + k_i g: by how much the sample's own levels explain it better than none
-        do. A z_i^2 counts for no more than it did when the levels were found.
+        do. A z_i^2 counts for no more than 10 e_i.
         """
         z = self.coefficients(x)
-        levels, lam = self.levels_of(z), self.variances
+        levels, (lam, told) = self.levels_of(z), self._told_by(z)
         n = levels.white.unsqueeze(1) + self.sensitivity * levels.sensitive.unsqueeze(1)
         counted = torch.minimum(z.square(), (1 + _OUTLIER) * (lam + n))
-        return (counted * (n / (lam * (lam + n))) - torch.log1p(n / lam)).sum(1)
+        return (told * (counted * (n / (lam * (lam + n))) - torch.log1p(n / lam))).sum(1)
+
+    def _told_by(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Variances (d,), and 1 for each direction that tells something of z, else 0: (batch, d).
+
+        A direction that no clean state uses (a channel that is always zero, a padded border) tells
+        much if there is something in it. If there is nothing, it may be that no perturbation can
+        reach it; it would say with the weight of its inverse square that there is none at all.
+        """
+        lam = self.variances
+        mean = lam.mean()
+        empty = lam <= _EMPTY * torch.finfo(lam.dtype).eps ** 2 * lam.sum()
+        told = ~empty | (z.square() > _SOMETHING * mean)
+        return torch.where(empty, _LITTLE * mean, lam), told.to(z)
 
     def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:
         """Take back what `fit` learned for states of ``shape``."""

@@ -16,6 +16,7 @@ QUANTILE = 0.95
 SUSPICION = 6.0
 KNEE = 1.5
 CEILING = 0.4
+_LEAST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ class Spectrum(Embedding):
         b = strength (g + suspicion s / (1 + (s / (knee^2 clean level))^2)); see `Feedback`.
         """
         s, g = levels.white, levels.sensitive
-        tiny = torch.finfo(s.dtype).tiny
-        turn = (knee**2 * self.clean_level).clamp_min(tiny)
+        # far below any level that matters, and not so small that s / turn would be infinite
+        turn = torch.maximum(knee**2 * self.clean_level, _LEAST * self.mean_variance)
         b = strength * (g + suspicion * s / (1 + (s / turn).square()))
         most = ceiling * self.mean_variance
         return b / (1 + b / most)

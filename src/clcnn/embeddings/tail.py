@@ -90,9 +90,11 @@ class TailEmbedding(Spectrum):
     def _measure(self, new: Iterable[Tensor], d: int, generator: torch.Generator) -> None:
         energies: list[Tensor] = []
         total = squares = torch.zeros((), dtype=torch.float64)
-        for x in chunks(new):
-            energies.append(self.of.energy(x).double())
-            rows = x.flatten(1).double()
+        x = next(block for block in chunks(new) if len(block))
+        for block in chunks(new):
+            x = block if len(block) > len(x) else x
+            energies.append(self.of.energy(block).double())
+            rows = block.flatten(1).double()
             total, squares = total + rows.sum(0), squares + rows.square().sum()
         e = torch.cat(energies)
         q = self._share_seen(x, float(e.mean()) / d, generator) if float(e.mean()) > 0 else 0.0

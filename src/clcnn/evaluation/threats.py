@@ -40,7 +40,7 @@ from clcnn.evaluation.hashing import (
     versions,
 )
 from clcnn.evaluation.kinds import SOLVERS, make_attack, make_corruption
-from clcnn.evaluation.plan import CORRUPTION, NONE, Entry, Plan
+from clcnn.evaluation.plan import CORRUPTION, NONE, WORST, Entry, Plan
 from clcnn.evaluation.tables import PlanError
 from clcnn.solvers.base import FeedbackSolver, Solver
 
@@ -166,7 +166,9 @@ class Threats:
                 for view in names
             ]
             x_known = [examples.x for examples in known]
-            made = timed(lambda: worst(defended.module, chunk, x_known, attacks))
+            # An attack of its own gives its own examples; of a worst case only verdicts count.
+            in_full = plan.attacks[entry.attack].kind != WORST
+            made = timed(lambda: worst(defended.module, chunk, x_known, attacks, in_full))
             found = [finding for examples in known for finding in examples.findings]
             return Examples(
                 made.x,
@@ -233,13 +235,17 @@ class Threats:
 
 
 def worst(
-    model: torch.nn.Module, chunk: Chunk, known: Sequence[Tensor], attacks: Sequence[Attack]
+    model: torch.nn.Module,
+    chunk: Chunk,
+    known: Sequence[Tensor],
+    attacks: Sequence[Attack],
+    in_full: bool = False,
 ) -> tuple[Tensor, list[str | None]]:
     """The first success of each sample, and what it was: "clean", "known 0", an attack's label.
 
     A sample that withstood everything comes back as the last of the known examples.
     """
-    x_adv, by = _first_success(model, chunk, known, attacks)
+    x_adv, by = _first_success(model, chunk, known, attacks, in_full)
     if known:
         withstood = torch.tensor([name is None for name in by], device=x_adv.device)
         x_adv[withstood] = known[-1][withstood]
@@ -247,14 +253,18 @@ def worst(
 
 
 def _first_success(
-    model: torch.nn.Module, chunk: Chunk, known: Sequence[Tensor], attacks: Sequence[Attack]
+    model: torch.nn.Module,
+    chunk: Chunk,
+    known: Sequence[Tensor],
+    attacks: Sequence[Attack],
+    in_full: bool,
 ) -> tuple[Tensor, list[str | None]]:
     if attacks:
         worst_of = WorstCase(attacks)
         # With the oblivious examples at hand none are made again: a row called "noise" would
         # otherwise hold the PGD that a worst case adds of its own.
         find = worst_of.first_success if known else worst_of.strongest
-        found = find(model, chunk.x, chunk.y, known)
+        found = find(model, chunk.x, chunk.y, known, in_full=in_full)
         return found.x_adv, list(found.by)
     x_adv = chunk.x.clone()
     by: list[str | None] = [None] * len(x_adv)

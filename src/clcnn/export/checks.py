@@ -24,9 +24,11 @@ class ExportError(ClcnnError, RuntimeError):
 
 def exportable(solver: Solver) -> Exportable:
     """The solver, if its work is the same for every batch; a class derived from it may differ."""
-    if type(solver) in _KINDS:
+    inner = solver.solvers if isinstance(solver, IterativePerCut | FeedbackPerCut) else ()
+    if type(solver) in _KINDS and all(type(one) in _KINDS for one in inner):
         assert isinstance(solver, _KINDS)
         return solver
+    solver = next((one for one in inner if type(one) not in _KINDS), solver)
     raise ExportError(
         f"found the solver {type(solver).__name__}; expected PMP, Greedy, Reactive or Feedback, "
         "whose work does not depend on the data. Choose one: "

@@ -61,7 +61,6 @@ def read_weights(path: Path) -> tuple[Classifier, dict[str, Any]]:
         network = build(
             facts["network"], in_channels=facts["in_channels"], num_classes=facts["num_classes"]
         )
-        facts["name"]
     except KeyError as error:
         raise LoadError(
             f"{path} lacks {error} in its header, expected a weight file. A checkpoint is not one: "

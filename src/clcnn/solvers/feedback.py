@@ -39,9 +39,9 @@ class Feedback(FeedbackSolver):
     where a white level of about the clean ones' counts as a sign of more, and a much larger one,
     which is honest noise, does not. ``ceiling`` bounds the authority: however large the levels
     that an attacker feigns, the pull along a direction is less than
-    (s + k_i c) / (lambda_i + s + k_i c), c = ceiling mean(lambda); what a `RefinedEmbedding` adds
-    is not in that bound. ``trust`` bounds every |u_i| in the state's own coordinates, whatever it
-    comes from.
+    (w + k_i c) / (lambda_i + w + k_i c), c = ceiling mean(lambda), w = s or the floor; what a
+    `RefinedEmbedding` adds is not in that bound. ``trust`` bounds every |u_i| in the state's own
+    coordinates, whatever it comes from.
 
     ``floor`` (a share of mean(lambda), too) is a white level that is assumed in every sample,
     n_i = a (max(s, floor mean(lambda)) + k_i G): an attacker who keeps out of sight meets it all
@@ -54,6 +54,9 @@ class Feedback(FeedbackSolver):
     first one alone and taken on in proportion, s_t / mean(lambda_t) = s_0 / mean(lambda_0) and g
     alike: what was controlled at one cut no longer shows at the next. That needs one solver for
     all cuts: of several, each finds its own.
+
+    The quadratic problem that it solves has weights of its own, lambda and n: the objective's
+    ``regularization`` and ``weights`` have no part in u, only in the J that `solve` reports.
 
     ``strength`` is the knob: 0 leaves the white level alone (and the floor), more costs clean
     accuracy and buys robustness. Strength and floor, left out, are the ``preset``'s, as the kind of
