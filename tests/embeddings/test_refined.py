@@ -75,7 +75,7 @@ def test_presets_are_its_own(trained: clcnn.ControlledModule) -> None:
 
 def test_it_learns_to_restore_what_the_network_needs(trained: clcnn.ControlledModule) -> None:
     model = network()
-    x, y = images(1000, 5)
+    x, y = images(4000, 5)
     filtered = controlled(RefinedEmbedding(steps=0, **SMALL)).fit(
         images(400)
     )  # the same, but R = 0
