@@ -10,6 +10,9 @@ from pathlib import Path
 from evaluation.tiny import TEXT, network, pictures, plan
 
 from clcnn.evaluation import Workshop, run
+from clcnn.evaluation.results import Result
+from clcnn.report.gather import Experiment, Made
+from clcnn.statistics import wilson
 
 BASE = (
     TEXT.replace('name = "tiny"\n', "")
@@ -63,6 +66,43 @@ def change(store: Path, *statements: str) -> None:
 def read(store: Path, query: str, *values: object) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(store)) as connection:
         return connection.execute(query, values).fetchall()
+
+
+def measured(
+    defence: str,
+    attack: str = "none",
+    eps: float = 0.0,
+    threat: str = "oblivious",
+    *,
+    n: int = 20,
+    right: int = 10,
+    cell: int = 1,
+) -> Result:
+    """A cell of 20 samples that nothing was run for."""
+    low, high = wilson(right / n, n) if n else (float("nan"), float("nan"))
+    accuracy = right / n if n else float("nan")
+    threat = threat if eps else "none"
+    place = ("tiny", defence, attack, eps, threat)
+    return Result(*place, n, 20, accuracy, low, high, 0.1, 2.0, (), cell)
+
+
+def made_up(
+    *results: Result, plan: str = "mine", kinds: dict[str, str] | None = None
+) -> Experiment:
+    """An experiment of given cells; ``kinds`` are those of its attacks."""
+    attacks = {name: {"kind": kind, "embedding_of": None} for name, kind in (kinds or {}).items()}
+    described = {"name": plan, "attacks": attacks, "defences": {}, "networks": {}}
+    return Experiment(
+        name=plan,
+        plan=plan,
+        store=Path("s.sqlite"),
+        results=results,
+        weights={"tiny": "tiny"},
+        data={"tiny": "mnist"},
+        cuts={},
+        made=(Made(("now",), {"plan": described, "weights": {}}),),
+        sample=False,
+    )
 
 
 class Page(HTMLParser):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import statistics
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from evaluation.tiny import network, pictures
 from PIL import Image
-from report.made import change, read, workshop
+from report.made import change, made_up, measured, read, workshop
 
 from clcnn.evaluation import Grid, Store, Workshop, tune
 from clcnn.evaluation.defence import Defence, Fit
@@ -20,11 +21,13 @@ from clcnn.experiments import manifold, theorem
 from clcnn.report import Document, ReportError, make_report
 from clcnn.report.blocks import Details, Figure, Key, Panel, Paragraph, Pictures, TableBlock
 from clcnn.report.costs import costs
+from clcnn.report.curves import accuracy_figure, trade_off
 from clcnn.report.files import file_blocks
-from clcnn.report.gather import _cuts, gather
+from clcnn.report.gather import Experiment, _cuts, gather
+from clcnn.report.layout import Pool
 from clcnn.report.pictures import choose, replan
 from clcnn.report.png import to_png
-from clcnn.report.svg import Scale, nice, powers, standalone
+from clcnn.report.svg import Scale, nice, powers, standalone, tint
 from clcnn.report.tuning import tuning_blocks
 
 
@@ -95,6 +98,52 @@ def test_the_trade_off_takes_the_worst_attack(shared: Path, document: Document) 
     worst = min(accuracy["fgsm"], accuracy["pgd"])
     words = f"CLC-NN, linear: clean {accuracy['none']:.1f}, {worst:.1f} under"
     assert words in drawn.panels[0].alt
+
+
+def attacked(plan: str, defences: str, *cells: tuple[str, float]) -> Experiment:
+    """An experiment of clean cells and oblivious ones."""
+    results = [measured(d, *cell) for d in defences.split() for cell in [("none", 0.0), *cells]]
+    return made_up(*results, plan=plan, kinds={"fgsm": "fgsm", "cw": "cw", "white": "noise"})
+
+
+@pytest.mark.parametrize(
+    ("experiments", "eps"),
+    [
+        ([attacked("demo", "none pmp", ("white", 16.0), ("fgsm", 2.0))], "2"),
+        ([attacked("feedback", "none f", ("white", 255.0), ("cw", 255.0), ("fgsm", 8.0))], "8"),
+        (
+            [
+                attacked("table1", "none a b", ("fgsm", 2.0), ("fgsm", 8.0)),
+                attacked("rivals", "none c", ("fgsm", 2.0)),
+            ],
+            "8",
+        ),
+    ],
+)
+def test_the_trade_off_is_at_the_largest_epsilon_that_most_were_attacked_at(
+    experiments: list[Experiment], eps: str
+) -> None:
+    drawn = trade_off(experiments)
+    assert drawn is not None
+    assert f"ε = {eps}/255" in drawn.caption
+    assert "under FGSM" in drawn.panels[0].alt
+    assert trade_off([attacked("chance", "none a", ("white", 8.0))]) is None
+
+
+def test_many_defences_stay_in_the_panel_and_none_is_grey() -> None:
+    names = [f"d{k}" for k in range(20)]
+    experiment = attacked("strength", " ".join(["none", *names]), ("fgsm", 2.0), ("fgsm", 8.0))
+    drawn = accuracy_figure(experiment, "tiny", Pool([experiment]))
+    assert drawn is not None
+    (panel,) = drawn.panels
+    across = [float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', panel.body)]
+    assert len(across) == 3 * 21
+    assert 30 < min(across)
+    assert max(across) <= panel.width - 4
+    classes = [tint(key.series) for key in drawn.legend]
+    assert classes[0] == "s0"
+    assert len(set(classes)) == 21
+    assert not any("s0" in words for words in classes[1:])
 
 
 def test_costs_are_medians_over_cells(shared: Path) -> None:

@@ -10,7 +10,7 @@ from clcnn.report import words
 from clcnn.report.blocks import Block, Column, Figure, Panel, Row, Span, TableBlock
 from clcnn.report.curves import series_of
 from clcnn.report.gather import Experiment
-from clcnn.report.svg import Plot, number
+from clcnn.report.svg import Plot, number, tint
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _figure(rows: Sequence[Cost]) -> Figure:
         plot.text(left - 8, y + 13, name, "tick", "end")
         plot.parts.append(
             f'<rect x="{left}" y="{y}" width="{number(width)}" height="18" rx="2" '
-            f'class="bar s{colours[cost.defence] % 8}"/>'
+            f'class="bar {tint(colours[cost.defence])}"/>'
         )
         plot.text(left + width + 6, y + 13, f"{cost.middle:.3g}")
     ticks = [(0.0, "0"), (1.0, "1")] if most < 20 else [(0.0, "0")]

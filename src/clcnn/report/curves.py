@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,10 +11,11 @@ from clcnn.report import words
 from clcnn.report.blocks import Figure, Key, Panel
 from clcnn.report.gather import Experiment
 from clcnn.report.layout import NONE, Pool
-from clcnn.report.svg import SHAPES, Plot, nice
+from clcnn.report.svg import SHAPES, Plot, nice, tint
 
 _SHARES = [(0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100")]
 _DODGE = 3.0  # pixels between the intervals of two series
+_FARTHEST = 7.0  # pixels that a series is shifted at most, so that its marks stay in the panel
 
 
 def series_of(defences: Sequence[str]) -> dict[str, int]:
@@ -78,11 +80,13 @@ def _accuracy_panel(
     level = "severity" if corrupted else "ε in 1/255"
     plot.x_axis([(eps, words.level(eps)) for eps in epsilons], level)
     said = []
+    middle = (len(lines) - 1) / 2
+    dodge = min(_DODGE, _FARTHEST / middle) if middle else 0.0
     for place, ((defence, threat), cells) in enumerate(lines.items()):
         series, adaptive = colours[defence], threat == "adaptive"
-        shift = _DODGE * (place - (len(lines) - 1) / 2)
+        shift = dodge * (place - middle)
         points = [(plot.x(r.eps) + shift, plot.y(r.accuracy)) for r in cells]
-        plot.line(points, f"line s{series % 8}" + (" dashed" if adaptive else ""))
+        plot.line(points, f"line {tint(series)}" + (" dashed" if adaptive else ""))
         for (x, y), result in zip(points, cells, strict=True):
             plot.whisker(x, plot.y(result.low), plot.y(result.high), series)
             plot.mark(x, y, series, filled=not adaptive)
@@ -132,12 +136,18 @@ def trade_off(experiments: Sequence[Experiment]) -> Figure | None:
 
 
 def _common_epsilon(experiments: Sequence[Experiment]) -> float:
-    """The largest epsilon that most experiments have."""
-    counts: dict[float, int] = {}
-    for experiment in experiments:
-        for eps in {r.eps for r in experiment.results if r.eps and r.n and not r.is_corruption}:
-            counts[eps] = counts.get(eps, 0) + 1
-    return max(counts, key=lambda eps: (counts[eps], eps), default=0.0)
+    """The largest epsilon at which more than half of the defences were attacked.
+
+    A defence counts once in each experiment; if no epsilon has so many, the most frequent one.
+    """
+    met: dict[tuple[int, str], set[float]] = {}
+    for place, experiment in enumerate(experiments):
+        for r in experiment.results:
+            if r.n and r.eps < words.UNBOUNDED and experiment.is_sought(r):
+                met.setdefault((place, r.defence), set()).add(r.eps)
+    counts = Counter(eps for found in met.values() for eps in found)
+    enough = min(max(counts.values(), default=0), len(met) // 2 + 1)
+    return max((eps for eps, count in counts.items() if count >= enough), default=0.0)
 
 
 def _dots(
@@ -156,8 +166,8 @@ def _dots(
             key = (network, result.defence, subject)
             if result.attack == NONE and result.n > (clean[key].n if key in clean else 0):
                 clean[key] = result
-            elif result.is_corruption:
-                continue  # its eps is no radius
+            elif not experiment.is_sought(result):
+                continue  # what chance finds says nothing of robustness
             elif result.n and (result.threat, result.eps) == (threat, eps):
                 cells = met.setdefault(network, {}).setdefault(key, {})
                 attack = experiment.attacker(result.attack, knows=threat == "adaptive")

@@ -128,6 +128,13 @@ class Experiment:
         kept = [a and {k: v for k, v in a.items() if knows or k != "through"} for a in named]
         return json.dumps([attack, kept], sort_keys=True)
 
+    def is_sought(self, result: Result) -> bool:
+        """Whether an adversary sought the perturbation: neither noise nor a corruption is."""
+        known = self.described.get("attacks", {})
+        members = known.get(result.attack, {}).get("of") or (result.attack,)
+        kinds = {known.get(name, {}).get("kind", name) for name in members}
+        return bool(result.eps) and not result.is_corruption and kinds != {"noise"}
+
     @property
     def described(self) -> Mapping[str, Any]:
         """The plan as its latest manifest has it; empty if the store does not say."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from clcnn.experiments import manifold, theorem
 from clcnn.report import words
 from clcnn.report.blocks import Figure, Key, Panel
-from clcnn.report.svg import SERIES, Plot, nice, powers
+from clcnn.report.svg import Plot, nice, powers, tint
 
 Line = Mapping[str, str]
 Points = list[tuple[float, float]]
@@ -102,7 +102,7 @@ def _panel(title: str, lines: Sequence[tuple[str, Points]], across: str, log: bo
         series = names.index(name)
         drawn = [(plot.x(x), plot.y(max(y, low))) for x, y in line]
         if drawn:
-            plot.line(drawn, f"line s{series % SERIES}")
+            plot.line(drawn, f"line {tint(series)}")
         for x, y in drawn:
             plot.mark(x, y, series)
         said.append(f"{name}: {', '.join(f'{y:.3g}' for _, y in line)}.")

@@ -8,7 +8,7 @@ from clcnn.report import words
 from clcnn.report.blocks import Figure, Key, Panel
 from clcnn.report.gather import Experiment, Residuals
 from clcnn.report.layout import NONE
-from clcnn.report.svg import SERIES, Plot, powers
+from clcnn.report.svg import Plot, powers, tint
 
 Quartiles = tuple[tuple[float, ...], ...]
 
@@ -80,7 +80,7 @@ def _panel(
     plot.x_axis([(t, cut) for t, cut in enumerate(cuts)], "state that enters")
     said = []
     for series, (key, (lower, middle, upper)) in enumerate(lines.items()):
-        colour = f"s{series % SERIES}"
+        colour = tint(series)
         heights = [[plot.y(max(v, low)) for v in row] for row in (lower, middle, upper)]
         xs = [plot.x(t) for t in range(len(cuts))]
         edge = [*zip(xs, heights[0], strict=True), *reversed([*zip(xs, heights[2], strict=True)])]

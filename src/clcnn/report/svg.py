@@ -14,8 +14,11 @@ from xml.sax.saxutils import quoteattr
 
 from clcnn.report.blocks import Figure, Key, Panel
 
-SERIES = 8
-"""How many series have colours of their own."""
+COLOURS = 7
+"""How many series have colours of their own, the grey of series 0 left out."""
+
+_ROUNDS = 3
+"""How often a colour is used, each time with other strokes."""
 
 _LEGEND_LINE = 20
 
@@ -28,6 +31,14 @@ def number(value: float) -> str:
 def figure_style() -> str:
     """The colours of figures, light and dark."""
     return resources.files(__package__).joinpath("figure.css").read_text(encoding="utf-8")
+
+
+def tint(series: int) -> str:
+    """The classes of a series: 0 alone is grey, and a colour that comes again has other strokes."""
+    if series == 0:
+        return "s0"
+    again, colour = divmod(series - 1, COLOURS)
+    return f"s{colour + 1}" + (f" r{again % _ROUNDS}" if again % _ROUNDS else "")
 
 
 @dataclass(frozen=True)
@@ -121,7 +132,7 @@ class Plot:
     def whisker(self, x: float, low: float, high: float, series: int, across: bool = False) -> None:
         """An interval, upright at ``x`` or ``across`` at the height ``x``; all in pixels."""
         ends = [(x, low), (x, high)]
-        self.line([(b, a) for a, b in ends] if across else ends, f"whisker s{series % SERIES}")
+        self.line([(b, a) for a, b in ends] if across else ends, f"whisker {tint(series)}")
 
     def mark(
         self, x: float, y: float, series: int, shape: str = "circle", filled: bool = True
@@ -136,7 +147,7 @@ class Plot:
 
 def marker(x: float, y: float, series: int, shape: str, filled: bool, r: float = 4.0) -> str:
     """A circle, square, triangle or diamond, filled or hollow."""
-    kind = f'class="mark {"filled" if filled else "hollow"} s{series % SERIES}"'
+    kind = f'class="mark {"filled" if filled else "hollow"} {tint(series)}"'
     if shape == "circle":
         return f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(r)}" {kind}/>'
     outlines = {
@@ -154,7 +165,7 @@ SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
 
 def swatch(key: Key) -> str:
     """The inside of a legend's sign, 28 x 12 pixels."""
-    kind = f"line s{key.series % SERIES}" + (" dashed" if key.dashed else "")
+    kind = f"line {tint(key.series)}" + (" dashed" if key.dashed else "")
     line = f'<polyline points="1,6 27,6" class="{kind}"/>' if key.line else ""
     return line + marker(14, 6, key.series, key.shape, key.filled)
 

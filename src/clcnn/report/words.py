@@ -52,6 +52,9 @@ EXPERIMENTS = {
     "toy": "The toy of Figure 2",
 }
 
+UNBOUNDED = 255.0
+"""The epsilon, in 1/255, that bounds nothing."""
+
 
 def defence(name: str) -> str:
     """A defence's name for people."""
@@ -64,8 +67,8 @@ def attack(name: str) -> str:
 
 
 def level(eps: float) -> str:
-    """An epsilon in 1/255, or a severity; 255 bounds nothing."""
-    return "any" if eps >= 255 else f"{eps:g}"
+    """An epsilon in 1/255, or a severity; the largest bounds nothing."""
+    return "any" if eps >= UNBOUNDED else f"{eps:g}"
 
 
 def percent(share: float) -> str:
