@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from clcnn.evaluation.choice import Grid, Point, best
 from clcnn.evaluation.results import Result
@@ -29,18 +29,27 @@ def tuning_blocks(experiment: Experiment) -> list[Block]:
     lead = Paragraph(
         f"`{experiment.plan}`: {words.several(len(whole), 'point')} of {len(by_defence)} measured."
     )
+    unchosen = Paragraph("The grid is not complete, so nothing is chosen yet.", "warning")
     if not whole or not _is_whole(plain):
-        return [lead, Paragraph("The grid is not complete, so nothing is chosen yet.", "warning")]
+        return [lead, unchosen]
     grid = _grid(experiment)
     most_lost = grid.most_lost
     clean = plain[NONE].accuracy
     points = [point for n, c in whole.items() if (point := _point(n, c, plain, most_lost))]
     if not any(point.objective is not None for point in points):
-        return [lead]
+        return [lead, unchosen]
     n = plain[NONE].n
-    chosen = best(points, n)
+    complete = len(whole) == len(by_defence) and _are_judged(points, most_lost)
+    chosen = best(points, n) if complete else None
     figure = _figure(experiment, points, chosen, clean, grid)
-    return [lead, figure, _table(points, chosen, grid.rule, f"{words.count(n)} {experiment.split}")]
+    table = _table(points, chosen, grid.rule, f"{words.count(n)} {experiment.split}")
+    return [lead, *([] if complete else [unchosen]), figure, table]
+
+
+def _are_judged(points: Sequence[Point], most_lost: float) -> bool:
+    """Whether all points that clean images leave in the running have met the others, too."""
+    enough = max(most_lost, min(point.lost for point in points)) + 1e-9
+    return all(point.objective is not None for point in points if point.lost <= enough)
 
 
 def _grid(experiment: Experiment) -> Grid:
@@ -71,7 +80,7 @@ def _point(
 
 
 def _figure(
-    experiment: Experiment, points: list[Point], chosen: Point, clean: float, grid: Grid
+    experiment: Experiment, points: list[Point], chosen: Point | None, clean: float, grid: Grid
 ) -> Figure:
     most_lost = grid.most_lost
     cleans = [p.clean for p in points] + [clean - most_lost, clean]
@@ -88,24 +97,34 @@ def _figure(
         series = 1 + iterations.index(point.iterations)
         height = y[0] if point.objective is None else point.objective
         plot.mark(plot.x(point.clean), plot.y(height), series, filled=point.feasible)
-    plot.parts.append(
-        f'<circle cx="{plot.x(chosen.clean):.1f}" cy="{plot.y(chosen.goal):.1f}" r="9" '
-        'class="axis"/>'
-    )
+    if chosen is not None:
+        plot.parts.append(
+            f'<circle cx="{plot.x(chosen.clean):.1f}" cy="{plot.y(chosen.goal):.1f}" r="9" '
+            'class="axis"/>'
+        )
+    said = "nothing is chosen" if chosen is None else f"the choice: {_settings(chosen, grid.rule)}"
     return Figure(
         name=words.slug(f"grid-{experiment.plan}"),
         caption=f"Mean accuracy over clean, FGSM and PGD images against clean accuracy; hollow: "
         f"more than {100 * most_lost:g} points of clean accuracy lost; on the lower edge: not "
-        "measured on perturbed images, as clean ones rule them out; ringed: the choice, which is "
-        "the cheapest within one standard error of the best",
-        panels=[plot.done(f"{len(points)} points; the choice: {_settings(chosen, grid.rule)}.")],
+        "measured on perturbed images, as clean ones rule them out" + _ring(chosen),
+        panels=[plot.done(f"{len(points)} points; {said}.")],
         legend=[
             Key(1 + place, f"{k} iterations", line=False) for place, k in enumerate(iterations)
         ],
     )
 
 
-def _table(points: list[Point], chosen: Point, rule: str, images: str) -> TableBlock:
+def _ring(chosen: Point | None) -> str:
+    """What the ring is around, for a caption."""
+    if chosen is None:
+        return ""
+    if not chosen.feasible:
+        return "; ringed: the choice, which loses least, as none keeps enough clean accuracy"
+    return "; ringed: the choice, which is the cheapest within one standard error of the best"
+
+
+def _table(points: list[Point], chosen: Point | None, rule: str, images: str) -> TableBlock:
     ordered = sorted(
         (p for p in points if p.objective is not None),
         key=lambda p: (not p.feasible, -p.goal, p.iterations, p.lr),
