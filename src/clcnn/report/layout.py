@@ -79,7 +79,9 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
         attack
         for attack in attacks
         if any(
-            pool.beside(experiment, r, "adaptive") is not None
+            # That no control was attacked so elsewhere is no reason for a column.
+            r.threat == "adaptive"
+            or (r.defence != NONE and pool.beside(experiment, r, "adaptive") is not None)
             for r in found
             if r.attack == attack != NONE
         )
@@ -272,11 +274,12 @@ def _open(table: paper.PaperTable) -> list[Block]:
     networks = [n for n in table.networks if _is_open(table.name, n)]
     if not networks:
         return []
+    notes = Footnotes()
     rows = [
         Row(
             (network, f"{eps:g}", words.defence(defence)),
             [
-                [Span("open", "state"), *paper_spans(cell, Footnotes(), table.differences)]
+                [Span("open", "state"), *paper_spans(cell, notes, table.differences)]
                 if attack != NONE or first
                 else [Span("″", "muted")]
                 for attack in paper.ATTACKS
@@ -288,7 +291,8 @@ def _open(table: paper.PaperTable) -> list[Block]:
         for defence in table.defences
     ]
     columns = [Column(words.attack(attack)) for attack in paper.ATTACKS]
-    block = TableBlock(table.caption, ("network", "ε/255", "defence"), columns, rows)
+    corner = ("network", "ε/255", "defence")
+    block = TableBlock(table.caption, corner, columns, rows, notes.lines())
     why = "CIFAR-100's files are not at hand, so nothing of ours stands beside these figures yet."
     return [Details("Open: the paper's CIFAR-100 rows", [Paragraph(why, "muted"), block])]
 
