@@ -17,6 +17,7 @@ from report.made import change, made_up, measured, read, workshop
 from clcnn.evaluation import Grid, Store, Workshop, tune
 from clcnn.evaluation.defence import Defence, Fit
 from clcnn.evaluation.plan import Network
+from clcnn.evaluation.results import Result
 from clcnn.experiments import manifold, theorem
 from clcnn.report import Document, ReportError, make_report
 from clcnn.report.blocks import Details, Figure, Key, Panel, Paragraph, Pictures, TableBlock
@@ -59,6 +60,13 @@ def test_residuals_are_the_quartiles_of_the_samples(shared: Path) -> None:
     np.testing.assert_allclose(found.after, np.percentile(after, [25, 50, 75], axis=0))
     uncontrolled = [r.cell for r in experiment.results if r.defence == "none"]
     assert not set(uncontrolled) & set(experiment.residuals)
+
+
+def test_residuals_are_at_the_largest_eps_of_each_attack(store: Path) -> None:
+    change(store, "UPDATE entries SET eps = eps + 8 WHERE plan = 'table1' AND attack = 'fgsm'")
+    experiment = next(e for e in gather([store]) if e.name == "table1")
+    kept = {(r.attack, r.eps) for r in experiment.results if r.cell in experiment.residuals}
+    assert kept == {("none", 0.0), ("fgsm", 16.0), ("pgd", 8.0)}
 
 
 def test_a_shipped_control_is_at_the_input() -> None:
@@ -264,6 +272,46 @@ def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
     assert isinstance(table, TableBlock)
     marked = [row.heads for row in table.rows if "(chosen)" in row.heads[0]]
     assert marked == [(f"{settings} (chosen)",)]
+    assert "cheapest within one standard error" in drawn.caption
+
+
+def part_of_grid(*cells: Result) -> Experiment:
+    """A tuning of the given cells beside no control."""
+    plain = [measured("none", right=18), measured("none", "fgsm", 8.0, right=2)]
+    return made_up(*plain, *cells, plan="tune tiny")
+
+
+def at(lr: float, clean: int, attacked: int | None, n: int = 20) -> list[Result]:
+    name = f"lr {lr:g}, 5 iterations"
+    cells = [measured(name, right=clean)]
+    return cells if attacked is None else [*cells, measured(name, "fgsm", 8.0, right=attacked, n=n)]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [*at(0.1, 18, 9), *at(0.2, 18, 0, n=0)],  # not begun
+        [*at(0.1, 18, 9), *at(0.2, 18, None)],  # after the clean images of --feasible-only
+    ],
+)
+def test_nothing_is_chosen_from_a_part_of_a_grid(cells: list[Result]) -> None:
+    _, warning, drawn, table = tuning_blocks(part_of_grid(*cells))
+    assert isinstance(warning, Paragraph)
+    assert "nothing is chosen yet" in warning.text
+    assert isinstance(drawn, Figure)
+    assert "ringed" not in drawn.caption
+    assert 'r="9"' not in drawn.panels[0].body
+    assert isinstance(table, TableBlock)
+    assert not any("(chosen)" in row.heads[0] for row in table.rows)
+
+
+def test_a_choice_that_keeps_too_little_says_so() -> None:
+    _, drawn, table = tuning_blocks(part_of_grid(*at(0.1, 15, 9), *at(0.2, 10, None)))
+    assert isinstance(drawn, Figure)
+    assert "which loses least" in drawn.caption
+    assert "cheapest" not in drawn.caption
+    assert isinstance(table, TableBlock)
+    assert [row.heads[0] for row in table.rows] == ["lr 0.1, 5 iterations (chosen)"]
 
 
 def test_growth_and_theorem_are_drawn(tmp_path: Path) -> None:

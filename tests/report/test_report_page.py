@@ -24,7 +24,7 @@ from clcnn.report import (
     write_html,
     write_markdown,
 )
-from clcnn.report.blocks import Figure, TableBlock
+from clcnn.report.blocks import Details, Figure, Heading, TableBlock
 from clcnn.report.gather import gather
 from clcnn.report.layout import Pool
 from clcnn.report.svg import standalone
@@ -209,6 +209,7 @@ def test_incomplete_cells_are_shown_as_such(store: Path) -> None:
     assert "0 of 20" not in page.text.split("Incomplete cells")[1].split("Table 1")[0]
     shortfalls = [row for table in page.tables for row in table if "PGD, ε = 2" in row]
     assert not shortfalls
+    assert "2 cells are not judged yet" in page.text
 
 
 def test_an_experiment_about_differences_begins_with_them(tmp_path: Path) -> None:
@@ -322,6 +323,47 @@ def test_several_stores_and_the_same_plan_twice(shared: Path, tmp_path: Path) ->
     assert {"table1-s", "table1-other"} <= set(ids)
     tables = [b for b in document.blocks if isinstance(b, TableBlock)]
     assert sum("ResNet-20 from standard training" in t.caption for t in tables) == 2
+
+
+def test_stores_of_one_name_keep_their_figures_apart(shared: Path, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        fill(tmp_path / folder / "s.sqlite", "table3")
+    packed = pack(tmp_path / "b" / "s.sqlite", tmp_path / "c" / "s.sqlite.xz")
+    document = make_report([tmp_path / "a" / "s.sqlite", packed], pictures=0)
+    page = Page(to_html(document))
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    heads = [b.text for b in document.blocks if isinstance(b, Heading) and "Table 3" in b.text]
+    assert heads == [f"Table 3 in {tmp_path}/a/s.sqlite", f"Table 3 in {packed}"]
+    figures = [b for b in document.blocks if isinstance(b, Figure)]
+    drawn = [f for f in figures if f.name.startswith("table3-resnet20-cifar10-accuracy")]
+    assert len(drawn) == 2
+    _, files = to_markdown(document, "figures")
+    assert len(files) == len(figures)
+
+
+def test_no_control_alone_makes_no_adaptive_column(tmp_path: Path) -> None:
+    store = fill(tmp_path / "s.sqlite", "table1")
+    change(
+        fill(store, "adaptive"),
+        "DELETE FROM entries WHERE plan = 'adaptive' AND defence <> 'none'",
+    )
+    tables = [b for b in make_report([store], pictures=0).blocks if isinstance(b, TableBlock)]
+    assert not any(column.group for column in tables[0].columns)
+    assert any("Only oblivious attacks" in line for line in tables[0].legend)
+    assert [c.group for c in tables[1].columns if c.label == "adaptive"] == ["FGSM"]
+
+
+def test_open_rows_have_their_footnotes(document: Document) -> None:
+    folded = [b for b in document.blocks if isinstance(b, Details) and b.summary.startswith("Open")]
+    marked = 0
+    for table in (part for block in folded for part in block.blocks):
+        if isinstance(table, TableBlock):
+            spans = [s.text for row in table.rows for cell in row.cells for s in cell]
+            signs = {text for text in spans if text.startswith("⚠")}
+            assert {line.split()[0] for line in table.legend} == signs
+            marked += len(signs)
+    assert marked
 
 
 def test_folders_are_made(document: Document, tmp_path: Path) -> None:

@@ -83,16 +83,44 @@ def _of(experiment: Experiment) -> Iterator[Shortfall]:
     if table.differences:
         yield from _of_differences(experiment, table.defences[0])
         return
-    for result in experiment.results:
-        cell = printed_for(experiment, result)
-        uncontrolled = result.defence == "none" and result.attack != "none"
-        if cell is None or not result.n or not result.is_complete or uncontrolled:
+    for result, cell in _beside(experiment):
+        if not result.n or not result.is_complete:
             continue
         low, high = 100 * result.low, 100 * result.high
         if verdict(low, high, cell.value) == "below":
             place = (cell.network, cell.defence, cell.attack, cell.eps)
             ours = 100 * result.accuracy
             yield Shortfall(experiment.plan, *place, ours, low, high, result.n, cell)
+
+
+def _beside(experiment: Experiment) -> Iterator[tuple[Result, paper.Cell]]:
+    """The cells that may fall short, each with the paper's figure."""
+    for result in experiment.results:
+        cell = printed_for(experiment, result)
+        uncontrolled = result.defence == "none" and result.attack != "none"
+        if cell is not None and not uncontrolled:
+            yield result, cell
+
+
+def unjudged(experiments: Sequence[Experiment]) -> int:
+    """How many places of the paper's tables have a cell of ours that is not complete."""
+    count = 0
+    for experiment in experiments:
+        table = paper.TABLES.get(experiment.name)
+        if table is None:
+            continue
+        if not table.differences:
+            count += sum(not (r.n and r.is_complete) for r, _ in _beside(experiment))
+            continue
+        for place in dict.fromkeys(
+            (r.network, r.attack, r.eps, r.threat) for r in experiment.results
+        ):
+            network, attack, eps, threat = place
+            weights = experiment.weights.get(network, network)
+            cell = paper.find(experiment.name, weights, table.defences[0], attack, eps)
+            known = place in experiment.differences and experiment.is_complete(place)
+            count += cell is not None and threat != "adaptive" and not known
+    return count
 
 
 def _of_differences(experiment: Experiment, defence: str) -> Iterator[Shortfall]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,8 @@ class Experiment:
     cuts: Mapping[tuple[str, str], tuple[str, ...]]
     made: tuple[Made, ...]
     sample: bool
+    label: str = ""
+    """What its store is called beside the others: its name, or its place."""
     differences: Mapping[Place, Paired] = field(default_factory=dict)
     residuals: Mapping[int, Residuals] = field(default_factory=dict)
     averages: Sequence[Average] = ()
@@ -156,11 +158,19 @@ class Warned:
     cells: tuple[str, ...]
 
 
-def gather(stores: Sequence[Path]) -> list[Experiment]:
-    """All experiments of all stores: the paper's tables, our other ones by worth, then the rest."""
+def gather(stores: Sequence[Path], places: Mapping[Path, Path] | None = None) -> list[Experiment]:
+    """All experiments of all stores: the paper's tables, our other ones by worth, then the rest.
+
+    ``places`` are where stores lie that were unpacked to be read.
+    """
     if not stores:
         raise ReportError("found no store; expected at least one that `clcnn evaluate` wrote.")
-    found = [experiment for path in dict.fromkeys(stores) for experiment in _of_store(path)]
+    labels = _labels(list(dict.fromkeys(stores)), places or {})
+    found = [
+        replace(experiment, label=label)
+        for path, label in labels.items()
+        for experiment in _of_store(path)
+    ]
     order = [*paper.TABLES, *(name for name in ORDER if name not in paper.TABLES)]
     return sorted(
         found,
@@ -168,9 +178,17 @@ def gather(stores: Sequence[Path]) -> list[Experiment]:
             order.index(e.name) if e.name in order else len(order) + e.is_tuning,
             e.name,
             e.plan,
-            e.store.name,
+            e.label,
         ),
     )
+
+
+def _labels(stores: Sequence[Path], places: Mapping[Path, Path]) -> dict[Path, str]:
+    """The name of each store, or its place where another has that name."""
+    names = Counter(path.name for path in stores)
+    return {
+        path: path.name if names[path.name] == 1 else str(places.get(path, path)) for path in stores
+    }
 
 
 def _of_store(path: Path) -> list[Experiment]:
@@ -264,11 +282,15 @@ def _differences(store: Store, name: str, found: Sequence[Result]) -> dict[Place
 
 
 def _residuals(store: Store, found: Sequence[Result]) -> dict[int, Residuals]:
-    """Of clean cells, and of those at the largest eps."""
-    largest = max((result.eps for result in found), default=0.0)
+    """Of clean cells, and of those at the largest eps of each attack; of no corruptions."""
+    attacked = [result for result in found if result.n and not result.is_corruption]
+    largest: dict[tuple[str, str, str], float] = {}
+    for result in attacked:
+        key = (result.network, result.attack, result.threat)
+        largest[key] = max(result.eps, largest.get(key, 0.0))
     quartiles: dict[int, Residuals] = {}
-    for result in found:
-        if result.eps not in (0.0, largest) or not result.n:
+    for result in attacked:
+        if result.eps != largest[result.network, result.attack, result.threat]:
             continue
         rows = store.read(
             "SELECT before, after FROM samples WHERE cell = ? AND before IS NOT NULL "

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from clcnn.evaluation.archive import readable
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments import paper
 from clcnn.report import words
-from clcnn.report.against import Shortfall, shortfalls
+from clcnn.report.against import Shortfall, shortfalls, unjudged
 from clcnn.report.blocks import (
     Block,
     Bullets,
@@ -19,11 +21,14 @@ from clcnn.report.blocks import (
     Column,
     Details,
     Document,
+    Figure,
     Heading,
     Paragraph,
+    Pictures,
     Row,
     Span,
     TableBlock,
+    Tone,
 )
 from clcnn.report.costs import cost_blocks
 from clcnn.report.curves import accuracy_figure, trade_off
@@ -55,19 +60,21 @@ def make_report(
     images are shown under attack and control: ``workshop`` finds the network and the images for
     them, and ``tell`` hears of work that takes long.
     """
-    with readable([Path(store) for store in stores]) as paths:
-        return _document(paths, notes, tables_of, pictures, workshop or Workshop(), tell)
+    given = list(dict.fromkeys(Path(store) for store in stores))
+    with readable(given) as paths:
+        places = dict(zip(paths, given, strict=True))
+        return _document(places, notes, tables_of, pictures, workshop or Workshop(), tell)
 
 
 def _document(
-    stores: Sequence[Path],
+    stores: Mapping[Path, Path],
     notes: str | Path | None,
     tables_of: Sequence[str | Path],
     pictures: int,
     workshop: Workshop,
     tell: Callable[[str], None],
 ) -> Document:
-    experiments = gather(stores)
+    experiments = gather(list(stores), stores)
     measured = [experiment for experiment in experiments if not experiment.is_tuning]
     explained = [] if notes is None else read_notes(Path(notes), experiments)
     pool = Pool(measured)
@@ -79,7 +86,7 @@ def _document(
     sections = {experiment.plan for experiment in measured}
     blocks += [block for name, whole in files if name not in sections for block in whole]
     if any(experiment.name in paper.TABLES for experiment in measured):
-        blocks += _shortfalls(shortfalls(measured), explained)
+        blocks += _shortfalls(shortfalls(measured), unjudged(measured), explained)
     blocks += _figures(measured)
     if pictures and measured:
         blocks.append(Heading(2, "Pictures", "pictures"))
@@ -90,7 +97,30 @@ def _document(
     if tuned:
         blocks.append(Heading(2, "How settings were chosen", "tuning"))
         blocks += [block for experiment in tuned for block in tuning_blocks(experiment)]
-    return Document(TITLE, [*blocks, *_manifests(experiments)])
+    return Document(TITLE, _apart([*blocks, *_manifests(experiments)]))
+
+
+def _apart(blocks: Sequence[Block]) -> list[Block]:
+    """The same blocks, with a number after names and anchors that an earlier one has."""
+    anchors: set[str] = set()
+    names: set[str] = set()
+
+    def free(name: str, taken: set[str]) -> str:
+        numbered = (name if k == 1 else f"{name}-{k}" for k in count(1))
+        found = next(one for one in numbered if one not in taken)
+        taken.add(found)
+        return found
+
+    apart: list[Block] = []
+    for block in blocks:
+        match block:
+            case Heading():
+                apart.append(replace(block, anchor=free(block.anchor, anchors)))
+            case Figure() | Pictures():
+                apart.append(replace(block, name=free(block.name, names)))
+            case _:
+                apart.append(block)
+    return apart
 
 
 def _summary(experiments: Sequence[Experiment]) -> list[Block]:
@@ -171,8 +201,9 @@ def _unfinished(experiments: Sequence[Experiment]) -> list[Block]:
 def _section(experiment: Experiment, pool: Pool, several: bool) -> list[Block]:
     head = title(experiment)
     head += " (quick form)" if experiment.sample else ""
-    head += f" in {experiment.store.name}" if several else ""
-    anchor = words.slug(f"{experiment.plan} {experiment.store.stem if several else ''}")
+    head += f" in {experiment.label}" if several else ""
+    label = experiment.label.removesuffix(experiment.store.suffix) if several else ""
+    anchor = words.slug(f"{experiment.plan} {label}")
     blocks: list[Block] = [Heading(2, head, anchor), *tables(experiment, pool)]
     for network in dict.fromkeys(r.network for r in experiment.results):
         figure = accuracy_figure(experiment, network, pool)
@@ -184,7 +215,7 @@ def _is_twice(experiment: Experiment, others: Sequence[Experiment]) -> bool:
     return sum(other.plan == experiment.plan for other in others) > 1
 
 
-def _shortfalls(found: Sequence[Shortfall], notes: Sequence[Note]) -> list[Block]:
+def _shortfalls(found: Sequence[Shortfall], ahead: int, notes: Sequence[Note]) -> list[Block]:
     blocks: list[Block] = [
         Heading(2, "Where ours falls short of the paper", "shortfalls"),
         Paragraph(
@@ -193,8 +224,12 @@ def _shortfalls(found: Sequence[Shortfall], notes: Sequence[Note]) -> list[Block
             "muted",
         ),
     ]
+    if ahead:
+        waiting = words.several(ahead, "cell is", "cells are")
+        blocks.append(Paragraph(f"{waiting} not judged yet, being incomplete.", "warning"))
     if not found:
-        return [*blocks, Paragraph("None of the measured cells does.", "good")]
+        tone: Tone = "plain" if ahead else "good"
+        return [*blocks, Paragraph("None of the complete cells does.", tone)]
     groups: dict[int | None, list[Shortfall]] = {}
     for short in found:
         place = next((k for k, note in enumerate(notes) if note.explains(short)), None)
@@ -254,7 +289,7 @@ def _manifests(experiments: Sequence[Experiment]) -> list[Block]:
             packages = ", ".join(f"{k} {v}" for k, v in sorted(m["packages"].items()) if v)
             rows.append(
                 Row(
-                    (experiment.store.name, experiment.plan),
+                    (experiment.label, experiment.plan),
                     [
                         [Span(str(m["git"] or "not a checkout"), "interval")],
                         [Span(f"clcnn {m['clcnn']}, Python {m['python']}", "interval")],
@@ -266,7 +301,7 @@ def _manifests(experiments: Sequence[Experiment]) -> list[Block]:
             )
             text = json.dumps(m, indent=1, sort_keys=True, ensure_ascii=False)
             begun = words.listed(made.started)
-            summary = f"Manifest of `{experiment.plan}` in {experiment.store.name}, {begun}"
+            summary = f"Manifest of `{experiment.plan}` in {experiment.label}, {begun}"
             details.append(Details(summary, [Code(text)]))
     if not rows:
         return [*blocks, Paragraph("No run has left a manifest.", "warning")]
