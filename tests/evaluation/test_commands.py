@@ -200,7 +200,7 @@ def test_a_resnet_on_the_shipped_sample(tmp_path: Path, capsys: pytest.CaptureFi
     assert set(manifest["weights"]) == {"fresh"}
 
 
-@pytest.mark.parametrize("name", ["table1", "robust-quick", "tune mine"])
+@pytest.mark.parametrize("name", ["table1", "robust-quick", "table3-most-5", "tune mine"])
 def test_names_of_our_experiments_are_taken(
     name: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

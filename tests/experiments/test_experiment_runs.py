@@ -18,11 +18,11 @@ from clcnn.control import control
 from clcnn.embeddings import LinearEmbedding
 from clcnn.errors import DataError
 from clcnn.evaluation import PlanError, Store, Workshop
-from clcnn.evaluation.results import COLUMNS
+from clcnn.evaluation.results import COLUMNS, results
 from clcnn.evaluation.runner import Silent
 from clcnn.experiments import detector, manifold, theorem, tuning
 from clcnn.experiments.blueprints import FOLDER, blueprint, ready
-from clcnn.experiments.run import ORDER, PLANS, Request, run
+from clcnn.experiments.run import ORDER, PLANS, Request, form_of, plan_of, run
 
 CUTS = ["input", "layer1", "layer2", "layer3", "head"]
 experiment_module = sys.modules["clcnn.cli.experiment"]
@@ -246,6 +246,43 @@ def test_choices_are_made_once_and_used(here: Path) -> None:
         found = run("table3", store, Request(choices=folder), workshop=workshop())
     assert found.name == "table3"
     assert len(found.rows) == 15
+    assert not any("is used, but" in sentence for sentence in found.warnings)
+
+
+def test_fewer_images_or_another_seed_have_results_of_their_own(here: Path) -> None:
+    def named(**options: int) -> str:
+        return plan_of("table3", Request(quick=True, **options), workshop())[0].name
+
+    assert named() == named(most=4) == named(seed=0) == "table3-quick"
+    assert named(most=2) == "table3-quick-most-2"
+    assert named(most=2, seed=3) == "table3-quick-most-2-seed-3"
+    assert form_of("table3-quick-most-2-seed-3") == (
+        "table3",
+        ("at most 2 images a cell", "seed 3"),
+    )
+    assert form_of("mine-seed-3") == ("mine-seed-3", ())
+    with Store("r.sqlite") as store:
+        full = run("table3", store, Request(quick=True), workshop=workshop())
+        part = run("table3", store, Request(quick=True, most=2), workshop=workshop())
+        assert (full.name, part.name) == ("table3-quick", "table3-quick-most-2")
+        assert {r.n for r in results(store, full.name)} == {4}
+        assert {r.n for r in results(store, part.name)} == {2}
+
+
+def test_a_choice_that_was_made_otherwise_is_not_used_without_a_word(here: Path) -> None:
+    folder = here / "choices"
+    with Store("t.sqlite") as store:
+        list(tuning.run(["table3"], store, folder, most=2, workshop=workshop()))
+    said: list[str] = []
+    watch = Silent()
+    watch.say = said.append  # type: ignore[method-assign]
+    with Store("r.sqlite") as store:
+        request = Request(choices=folder, most=1)
+        found = run("table3", store, request, workshop=workshop(), watch=watch)
+    (warning,) = [sentence for sentence in found.warnings if "is used, but" in sentence]
+    assert said.count(warning) == 1
+    assert "it was made on 2 images, not on 4" in warning
+    assert f"clcnn experiment tune --only table3 --choices {folder}" in warning
 
 
 @pytest.mark.parametrize(
@@ -283,9 +320,10 @@ def test_a_choice_that_was_made_otherwise_is_made_again(
 def test_all_goes_on_where_data_lack(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def lacking(name: str, *rest: object) -> None:
+    def lacking(name: str, *rest: object) -> tuple[str, ...]:
         if name == "fashion":
             raise DataError("there are no images")
+        return ()
 
     monkeypatch.setattr(experiment_module, "_run", lacking)
     assert cli.run(["experiment", "all"]) == 1
@@ -297,20 +335,25 @@ def test_the_command_writes_csv_and_says_what_lacks(
 ) -> None:
     only = workshop("resnet20-cifar10-labelsmooth")
     monkeypatch.setattr(experiment_module, "make_workshop", lambda *arguments: only)
-    assert cli.run(["experiment", "table2", "--quick"]) == 0
-    out = capsys.readouterr().out
-    assert "missing: found no weights called 'resnet20-cifar10-pgd'" in out
+    assert cli.run(["experiment", "table2", "--quick"]) == 1
+    captured = capsys.readouterr()
+    assert "written: results/table2-quick.csv" in captured.out
+    assert "missing: found no weights called 'resnet20-cifar10-pgd'" in captured.err
     with (here / "results" / "table2-quick.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COLUMNS
     assert len(rows) == 10
-    assert cli.run(["experiment", "table2", "--quick", "--json", "--csv", "t.csv"]) == 0
+    assert cli.run(["experiment", "table2", "--quick", "--json", "--csv", "t.csv"]) == 1
     captured = capsys.readouterr()
-    assert captured.err == ""
+    assert captured.err.count("missing: found no weights called") == 2
     facts = json.loads(captured.out)
     assert facts["rows"] == rows
     assert len(facts["missing"]) == 2
     assert (here / "t.csv").is_file()
+    assert cli.run(["experiment", "tune", "--only", "table2", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("missing: found no weights called") == 2
+    assert [json.loads(line)["written"] for line in captured.out.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -323,6 +366,7 @@ def test_the_command_writes_csv_and_says_what_lacks(
         (["experiment", "tune", "--quick"], 2, "no --quick"),
         (["experiment", "tune", "--seed", "3"], 2, "no --seed"),
         (["experiment", "table1", "--seed", "5000000000"], 2, "4294967295"),
+        (["demo", "--seed", "5000000000"], 2, "4294967295"),
         (["experiment", "table1"], 1, "PlanError: found no results/choices/resnet20-cifar10"),
         (["experiment", "toy", "--weights", "nowhere"], 1, "found no weights in nowhere"),
     ],

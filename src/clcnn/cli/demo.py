@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from clcnn.cli.app import app
-from clcnn.cli.evaluate import AsJson, Bars, Device, Threads, make_workshop, stopped
+from clcnn.cli.evaluate import MOST_SEED, AsJson, Bars, Device, Threads, make_workshop, stopped
 
 NEXT = """What to try next:
   clcnn models                                   the trained networks that are here
@@ -24,7 +24,7 @@ In your own code: robust = clcnn.control(model).fit(clean_loader); robust(x)"""
 def demo(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("demo"),
     n: Annotated[int, typer.Option(help="Test images a cell.", min=1, max=64)] = 64,
-    seed: Annotated[int, typer.Option(help="Decides images and draws.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Decides images and draws.", min=0, max=MOST_SEED)] = 0,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: AsJson = False,

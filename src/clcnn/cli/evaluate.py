@@ -83,10 +83,10 @@ def evaluate(
 def _check_name(name: str) -> None:
     """A report would set a plan that has an experiment's name beside the paper's figures."""
     from clcnn.evaluation import PlanError
-    from clcnn.experiments.run import ORDER
-    from clcnn.report.gather import QUICK, TUNING
+    from clcnn.experiments.run import ORDER, form_of
+    from clcnn.report.gather import TUNING
 
-    if name.removesuffix(QUICK) in ORDER or name.startswith(TUNING):
+    if form_of(name)[0] in ORDER or name.startswith(TUNING):
         raise PlanError(
             f"found name = {name!r}, which is one of our experiments (clcnn experiment); expected "
             "a name of your own, such as 'mine'."

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from clcnn.evaluation.choice import Choice
     from clcnn.evaluation.store import Store
     from clcnn.evaluation.workshop import Workshop
+    from clcnn.experiments.choices import Task
     from clcnn.experiments.run import Outcome, Request
-    from clcnn.experiments.tuning import Task
 
 
 class Experiment(StrEnum):
@@ -86,12 +86,14 @@ def experiment(
     """Repeat an experiment of the paper. Example: clcnn experiment table1 --quick
 
     Without --quick it needs settings that were chosen before: clcnn experiment tune. Repeat the
-    command to go on after a stop; run it twice at once to share the work.
+    command to go on after a stop; run it twice at once to share the work. Fewer images (--most) or
+    another --seed have results of their own. The exit code is 1 where a network was missing.
     """
     from clcnn.errors import DataError
     from clcnn.evaluation import PlanError, Store
     from clcnn.experiments import tuning
-    from clcnn.experiments.run import ORDER, Request
+    from clcnn.experiments.choices import tasks
+    from clcnn.experiments.run import ORDER, PLANS, Request
 
     if csv is not None and name in (Experiment.all, Experiment.tune):
         raise typer.BadParameter(f"--csv names one file, and {name} writes several.")
@@ -104,6 +106,7 @@ def experiment(
     workshop = with_weights(make_workshop(root, device, threads), weights)
     request = Request(quick, choices, most, seed)
     failed: list[str] = []
+    missing: list[str] = []
     try:
         with Bars(quiet=as_json) as watch, Store(store) as opened:
             if name is Experiment.tune:
@@ -116,11 +119,14 @@ def experiment(
                     workshop=workshop,
                     watch=watch,
                 )
+                if as_json:  # else the run itself says it
+                    for sentence in tasks([*map(str, only or PLANS)], choices, workshop)[1]:
+                        typer.echo(f"missing: {sentence}", err=True)
                 _tell(made, as_json)
                 return
             for each in ORDER if name is Experiment.all else (name.value,):
                 try:
-                    _run(each, opened, request, workshop, watch, csv, as_json)
+                    missing += _run(each, opened, request, workshop, watch, csv, as_json)
                 except (PlanError, DataError) as error:
                     if name is not Experiment.all:
                         raise
@@ -130,7 +136,9 @@ def experiment(
         raise stopped(store) from None
     for sentence in failed:
         typer.echo(f"not run: {sentence}", err=True)
-    if failed:
+    for sentence in dict.fromkeys(missing):
+        typer.echo(f"missing: {sentence}", err=True)
+    if failed or missing:
         raise typer.Exit(1)
 
 
@@ -157,7 +165,8 @@ def _run(
     watch: Bars,
     csv: Path | None,
     as_json: bool,
-) -> None:
+) -> tuple[str, ...]:
+    """Run one experiment, write and show what it found; return what it lacked."""
     from clcnn.data.files import write_text
     from clcnn.experiments.run import run
 
@@ -172,13 +181,12 @@ def _run(
             "warnings": outcome.warnings,
         }
         typer.echo(json.dumps(facts))
-        return
+        return outcome.missing
     show(outcome)
     for sentence in outcome.warnings:
         typer.echo(f"warning: {sentence}")
-    for sentence in outcome.missing:
-        typer.echo(f"missing: {sentence}")
     typer.echo(f"written: {file}")
+    return outcome.missing
 
 
 def show(outcome: Outcome) -> None:

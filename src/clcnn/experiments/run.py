@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments import detector, figure2, manifold, theorem
 from clcnn.experiments.averages import means
 from clcnn.experiments.blueprints import blueprint, ready
+from clcnn.experiments.choices import made_otherwise
 
 ORDER = (
     "toy",
@@ -43,6 +45,13 @@ PLANS = tuple(name for name in ORDER if name not in ("toy", "theory"))
 """The experiments that have a plan."""
 
 CHOICES = Path("results") / "choices"
+
+QUICK, MOST, SEED = "-quick", "-most-", "-seed-"
+"""What the names of plans say of their forms, in this order."""
+
+_FORM = re.compile(
+    rf"(?P<name>{'|'.join(ORDER)})(?:{QUICK})?(?:{MOST}(?P<most>\d+))?(?:{SEED}(?P<seed>\d+))?"
+)
 
 PAIRS = {"table3": ("linear", "reactive"), "robust": ("feedback-strong", NONE)}
 """The experiments about a difference on the same images: of which defence to which."""
@@ -97,44 +106,63 @@ def run(
     """Measure what the store does not hold yet of an experiment; return all of it."""
     request = request or Request()
     workshop, watch = workshop or Workshop(), watch or Silent()
-    label = f"{name}-quick" if request.quick else name
     seed = request.seed or 0
+    label = f"{name}{QUICK}" if request.quick else name
+    label = f"{label}{SEED}{seed}" if seed else label
     if name == "toy":
         return Outcome(label, figure2.COLUMNS, tuple(figure2.run(seed, request.quick)))
     if name == "theory":
         settings = theorem.Settings(seed=seed, samples=16 if request.quick else 64)
         return Outcome(label, theorem.COLUMNS, tuple(theorem.run(settings)))
     plan, missing = plan_of(name, request, workshop)
-    for sentence in missing:
+    doubts = () if request.quick else made_otherwise(name, request.choices, workshop)
+    for sentence in (*missing, *doubts):
         watch.say(sentence)
     if name == "manifold":
         rows = tuple(manifold.run(plan, store, workshop, watch))
-        return Outcome(label, manifold.COLUMNS, rows, missing)
+        return Outcome(plan.name, manifold.COLUMNS, rows, missing, doubts)
     if name == "detector":
         rows = tuple(detector.run(plan, store, workshop, watch))
-        return Outcome(label, detector.COLUMNS, rows, missing)
+        return Outcome(plan.name, detector.COLUMNS, rows, missing, doubts)
     found = run_plan(plan, store, workshop=workshop, watch=watch)
-    signs = tuple(map(str, warnings_of(found)))
+    signs = (*doubts, *map(str, warnings_of(found)))
     lines = [result.row() for result in found]
     if name in PAIRS:
         lines = differences(store, found, *PAIRS[name]) + lines
     if name == "corruptions":
         lines += means(store, found)
-    return Outcome(label, COLUMNS, tuple(lines), missing, signs)
+    return Outcome(plan.name, COLUMNS, tuple(lines), missing, signs)
 
 
 def plan_of(name: str, request: Request, workshop: Workshop) -> tuple[Plan, tuple[str, ...]]:
-    """The plan of an experiment as it is asked for, and the networks that it lacks."""
+    """The plan of an experiment as it is asked for, and the networks that it lacks.
+
+    Fewer images or another seed than the plan's own make another plan, which its name says.
+    """
     made = ready(
         blueprint(name, quick=request.quick), workshop, request.choices, quick=request.quick
     )
     plan = made.plan
-    if request.seed is not None:
-        plan = replace(plan, seed=request.seed)
-    if request.most is not None:
+    if request.most is not None and request.most < max(entry.n for entry in plan.entries):
         entries = tuple(replace(e, n=min(e.n, request.most)) for e in plan.entries)
-        plan = replace(plan, entries=entries, chunk=min(plan.chunk, request.most))
+        chunk = min(plan.chunk, request.most)
+        plan = replace(plan, name=f"{plan.name}{MOST}{request.most}", entries=entries, chunk=chunk)
+    if request.seed is not None and request.seed != plan.seed:
+        plan = replace(plan, name=f"{plan.name}{SEED}{request.seed}", seed=request.seed)
     return plan, made.missing
+
+
+def form_of(plan: str) -> tuple[str, tuple[str, ...]]:
+    """The experiment that a plan is a form of, and in which ways it is not the whole of it."""
+    match = _FORM.fullmatch(plan)
+    if match is None:
+        return plan.removesuffix(QUICK), ()
+    ways = []
+    if match["most"]:
+        ways.append(f"at most {match['most']} images a cell")
+    if match["seed"]:
+        ways.append(f"seed {match['seed']}")
+    return match["name"], tuple(ways)
 
 
 def differences(store: Store, found: Sequence[Result], first: str, second: str) -> list[Row]:
