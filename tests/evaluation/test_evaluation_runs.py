@@ -6,6 +6,7 @@ import ast
 import copy
 import sqlite3
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -619,3 +620,11 @@ def test_images_that_are_not_there(
         run(lost, tmp_path / "r.sqlite", workshop=shop)
     for word in words:
         assert word in str(error.value)
+
+
+def test_a_fit_on_fewer_images_than_asked_for_is_said() -> None:
+    small, shop = replace(plan(), sample=True), workshop()
+    with pytest.warns(UserWarning, match="the shipped sample has 80: the fit is on these"):
+        assert shop.images(small, "tiny", "train", 200, 0).count == 80
+    with pytest.raises(PlanError, match="of which there are 80"):
+        shop.images(plan(), "tiny", "train", 200, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,11 +109,13 @@ class Workshop:
         if key not in self._chosen:
             pictures = self._all(data, split, plan.sample)
             total = len(pictures.labels)
-            if count > total and not (plan.sample and split == "train"):
+            if count > total:
                 asked = f"fit = {{ images = {count} }}" if split == "train" else f"n = {count}"
-                raise PlanError(
-                    f"found {asked} for the {split} images of {data}, of which there are "
-                    f"{total}; expected no more."
+                found = f"found {asked} for the {split} images of {data}, of which "
+                if not (plan.sample and split == "train"):
+                    raise PlanError(f"{found}there are {total}; expected no more.")
+                warnings.warn(
+                    f"{found}the shipped sample has {total}: the fit is on these.", stacklevel=2
                 )
             # RandomState's stream is frozen for good, so the images are the same everywhere.
             order = np.random.RandomState(seed).permutation(total)[:count]
