@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -29,6 +30,10 @@ COLUMNS = (
     "high",
     "seconds",
 )
+
+
+class NoCommonSampleError(DataError):
+    """Two cells have no sample that both have measured."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +168,10 @@ def _cost(store: Store, cell: int) -> float:
     rows = store.read(
         "SELECT chunks.count * avg(samples.seconds) / chunks.plain_seconds FROM chunks "
         "JOIN samples ON samples.cell = chunks.cell AND samples.chunk = chunks.number "
-        "WHERE chunks.cell = ? GROUP BY chunks.number ORDER BY 1",
+        "WHERE chunks.cell = ? GROUP BY chunks.number",
         cell,
     )
-    return float(rows[len(rows) // 2][0]) if rows else math.nan
+    return float(statistics.median(multiple for (multiple,) in rows)) if rows else math.nan
 
 
 def findings(store: Store, cell: int) -> tuple[Finding, ...]:
@@ -254,7 +259,7 @@ def compare(store: Store, first: Result, second: Result) -> Paired:
             "they are others."
         )
     if not both:
-        raise DataError(
+        raise NoCommonSampleError(
             "the two cells have no sample in common; expected two of one plan that are measured."
         )
     return paired(both, only_first, only_second)
