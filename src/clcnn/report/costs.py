@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clcnn.evaluation.results import Result
 from clcnn.report import words
 from clcnn.report.blocks import Block, Column, Figure, Panel, Row, Span, TableBlock
 from clcnn.report.curves import series_of
 from clcnn.report.gather import Experiment
+from clcnn.report.layout import NONE
 from clcnn.report.svg import Plot, number, tint
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Multiples of a plain forward over the cells of one network and defence."""
+    """Multiples of a plain forward over the cells of one network and defence.
+
+    ``only`` names the plans it is from, where another defence has its name.
+    """
 
     network: str
     defence: str
+    only: tuple[str, ...]
     multiples: tuple[float, ...]
     seconds: float
     samples: int
+
+    @property
+    def name(self) -> str:
+        """The defence for people."""
+        plans = f" ({', '.join(self.only)})" if self.only else ""
+        return words.defence(self.defence) + plans
 
     @property
     def middle(self) -> float:
@@ -31,22 +44,26 @@ class Cost:
 
 def costs(experiments: Sequence[Experiment]) -> list[Cost]:
     """By network and defence; each cell counts once, in however many experiments it stands."""
-    found: dict[tuple[str, str], dict[tuple[str, int], tuple[float, float, int]]] = {}
+    found: dict[tuple[str, str, str], dict[tuple[str, int], Result]] = {}
+    plans: dict[tuple[str, str, str], dict[str, None]] = {}
     for experiment in experiments:
         for result in experiment.results:
             if result.n:
-                key = (experiment.network(result), result.defence)
-                cell = (str(experiment.store), result.cell)
-                found.setdefault(key, {})[cell] = (result.cost, result.seconds, result.n)
+                subject = experiment.subject(result.network, result.defence, NONE)
+                key = (experiment.network(result), result.defence, subject)
+                found.setdefault(key, {})[str(experiment.store), result.cell] = result
+                plans.setdefault(key, {})[experiment.plan] = None
+    alike = Counter((network, defence) for network, defence, _ in found)
     return [
         Cost(
-            network,
-            defence,
-            tuple(cost for cost, _, _ in cells.values()),
-            statistics.median(seconds for _, seconds, _ in cells.values()),
-            sum(n for _, _, n in cells.values()),
+            network=key[0],
+            defence=key[1],
+            only=tuple(plans[key]) if alike[key[:2]] > 1 else (),
+            multiples=tuple(r.cost for r in cells.values()),
+            seconds=statistics.median(r.seconds for r in cells.values()),
+            samples=sum(r.n for r in cells.values()),
         )
-        for (network, defence), cells in found.items()
+        for key, cells in found.items()
     ]
 
 
@@ -66,7 +83,7 @@ def cost_blocks(experiments: Sequence[Experiment]) -> list[Block]:
         ],
         rows=[
             Row(
-                (cost.network, words.defence(cost.defence)),
+                (cost.network, cost.name),
                 [
                     [Span(f"{cost.middle:.3g} ×")],
                     [Span(f"{min(cost.multiples):.3g}–{max(cost.multiples):.3g}", "interval")],
@@ -85,7 +102,7 @@ def cost_blocks(experiments: Sequence[Experiment]) -> list[Block]:
 
 def _figure(rows: Sequence[Cost]) -> Figure:
     colours = series_of(list(dict.fromkeys(cost.defence for cost in rows)))
-    names = [f"{cost.network}, {words.defence(cost.defence)}" for cost in rows]
+    names = [f"{cost.network}, {cost.name}" for cost in rows]
     left = min(330, 24 + 6 * max(map(len, names)))
     height = 60 + 26 * len(rows)
     most = max(cost.middle for cost in rows)

@@ -93,9 +93,11 @@ def _panel(title: str, lines: Sequence[tuple[str, Points]], across: str, log: bo
     xs = [x for x, _ in points] or [0.0, 1.0]
     ys = [y for _, y in points if y > 0] or [0.1, 1.0]
     low, high = (max(min(ys), max(ys) * 1e-6) / 2, max(ys) * 2) if log else (0.0, 1.1 * max(ys))
-    plot = Plot.of(title, (min(xs), max(xs)), (low, high), log_y=log, left=52)
+    log_x = across == "c" and min(xs) > 0  # powers of ten
+    plot = Plot.of(title, (min(xs), max(xs)), (low, high), log_x=log_x, log_y=log, left=52)
     plot.y_axis([(v, f"{v:.3g}") for v in (powers(low, high) if log else nice(low, high))], "")
-    plot.x_axis([(v, f"{v:g}") for v in nice(min(xs), max(xs))], across)
+    marks = powers if log_x else nice
+    plot.x_axis([(v, f"{v:g}") for v in marks(min(xs), max(xs))], across)
     said = []
     names = list(dict.fromkeys(name for name, _ in lines))
     for name, line in lines:

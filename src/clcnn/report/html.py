@@ -17,6 +17,7 @@ from clcnn.report.blocks import (
     Document,
     Figure,
     Heading,
+    Panel,
     Paragraph,
     Pictures,
     Row,
@@ -25,6 +26,9 @@ from clcnn.report.blocks import (
     pieces,
 )
 from clcnn.report.svg import element, figure_style, swatch
+
+_NARROW = 480
+"""Pixels of a drawing that a phone can show whole."""
 
 _PERCENT = re.compile(r"(?<=\d) %")
 
@@ -179,13 +183,23 @@ def _figure(block: Figure) -> str:
         for key in block.legend
     )
     legend = f'<ul class="keys">{keys}</ul>' if keys else ""
-    panels = "".join(f'<div class="panel">{element(panel)}</div>' for panel in block.panels)
+    panels = "".join(_panel(panel) for panel in block.panels)
     wide = f" p{min(4, len(block.panels))}"
     # A panel by itself is no larger than it was drawn for.
     own = f' style="--drawn: {block.panels[0].width}px"' if len(block.panels) == 1 else ""
     return (
         f'<figure class="drawing"><figcaption>{_inline(block.caption)}</figcaption>{legend}'
         f'<div class="panels{wide}"{own}>{panels}</div></figure>'
+    )
+
+
+def _panel(panel: Panel) -> str:
+    """A drawing; one whose text a phone would make too small is scrolled in its box."""
+    if panel.width <= _NARROW:
+        return f'<div class="panel">{element(panel)}</div>'
+    return (
+        f'<div class="panel wide" tabindex="0" role="region" aria-label="figure">'
+        f"{element(panel)}</div>"
     )
 
 

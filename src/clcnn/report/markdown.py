@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from html import escape
 
 from clcnn.report.blocks import (
     Block,
@@ -22,7 +23,7 @@ from clcnn.report.blocks import (
 from clcnn.report.svg import standalone
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&$])")
-_LINE_START = re.compile(r"^(\s*)([-+=]|\d+[.)])", re.MULTILINE)
+_LINE_START = re.compile(r"^(\s*(?=[-+=])|\s*\d+(?=[.)](?:\s|$)))", re.MULTILINE)
 _TONES = {"warning": "**Warning.** ", "lead": "", "muted": "", "plain": "", "good": ""}
 
 
@@ -47,7 +48,7 @@ def _block(block: Block, folder: str, files: dict[str, bytes]) -> str:
             return f"{fence}\n{block.text}\n{fence}"
         case Details():
             inside = "\n\n".join(_block(b, folder, files) for b in block.blocks)
-            return f"<details><summary>{_inline(block.summary)}</summary>\n\n{inside}\n\n</details>"
+            return f"<details><summary>{_raw(block.summary)}</summary>\n\n{inside}\n\n</details>"
         case TableBlock():
             return _table(block)
         case Figure():
@@ -65,7 +66,14 @@ def _inline(text: str) -> str:
         f"`{' '.join(part.split())}`" if code else _SPECIAL.sub(r"\\\1", " ".join(part.split("\n")))
         for code, part in pieces(text)
     ]
-    return _LINE_START.sub(r"\1\\\2", "".join(parts))
+    return _LINE_START.sub(r"\1\\", "".join(parts))
+
+
+def _raw(text: str) -> str:
+    """Text within a tag of HTML, where Markdown's own signs would be shown."""
+    return "".join(
+        f"<code>{escape(part)}</code>" if code else escape(part) for code, part in pieces(text)
+    )
 
 
 def _in_cell(text: str) -> str:
