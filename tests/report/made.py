@@ -63,6 +63,16 @@ def change(store: Path, *statements: str) -> None:
             connection.execute(statement)
 
 
+def drop(store: Path, cells: str, chunks: str) -> None:
+    """Take measured chunks out of a store; both are conditions in SQL."""
+    chosen = f"cell IN (SELECT cell FROM entries WHERE {cells})"
+    change(
+        store,
+        f"DELETE FROM samples WHERE chunk {chunks} AND {chosen}",
+        f"UPDATE chunks SET done = 0 WHERE number {chunks} AND {chosen}",
+    )
+
+
 def read(store: Path, query: str, *values: object) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(store)) as connection:
         return connection.execute(query, values).fetchall()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from evaluation.tiny import network, pictures
 from PIL import Image
-from report.made import change, made_up, measured, read, workshop
+from report.made import BASE, change, fill, made_up, measured, read, workshop
 
 from clcnn.evaluation import Grid, Store, Workshop, tune
 from clcnn.evaluation.defence import Defence, Fit
@@ -146,7 +146,7 @@ def test_many_defences_stay_in_the_panel_and_none_is_grey() -> None:
     (panel,) = drawn.panels
     across = [float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', panel.body)]
     assert len(across) == 3 * 21
-    assert 30 < min(across)
+    assert min(across) > 30
     assert max(across) <= panel.width - 4
     classes = [tint(key.series) for key in drawn.legend]
     assert classes[0] == "s0"
@@ -165,10 +165,21 @@ def test_costs_are_medians_over_cells(shared: Path) -> None:
     by_cell: dict[object, list[float]] = {}
     for cell, _, count, plain, seconds in rows:
         by_cell.setdefault(cell, []).append(count * seconds / plain)
-    middles = [sorted(values)[len(values) // 2] for values in by_cell.values()]
+    middles = [statistics.median(values) for values in by_cell.values()]
     found = next(c for c in costs(gather([shared])) if c.defence == "linear")
     assert found.middle == pytest.approx(statistics.median(middles))
     assert len(found.multiples) == len(middles)
+
+
+def test_unlike_defences_of_one_name_have_costs_of_their_own(shared: Path, tmp_path: Path) -> None:
+    base = BASE.replace("lr = 0.05", "lr = 0.06")
+    other = fill(tmp_path / "o.sqlite", "table3", base=base)
+    assert sorted(cost.name for cost in costs(gather([shared, other]))) == [
+        "CLC-NN, linear (table1, table3, adaptive)",
+        "CLC-NN, linear (table3)",
+        "no control",
+        "reactive",
+    ]
 
 
 def test_pictures_are_the_images(shared: Path, document: Document) -> None:
@@ -338,6 +349,11 @@ def test_growth_and_theorem_are_drawn(tmp_path: Path) -> None:
     _, drawn, table = file_blocks(path)
     assert isinstance(drawn, Figure)
     assert len(drawn.panels) == 6
+    by_c = next(panel for panel in drawn.panels if "against c" in panel.alt)
+    ticks = re.findall(r'x="([0-9.]+)" y="194" class="tick" text-anchor="middle">', by_c.body)
+    steps = np.diff([float(x) for x in ticks])
+    np.testing.assert_allclose(steps, steps[0], atol=0.2)
+    assert 'middle">0.01<' in by_c.body
     assert isinstance(table, Details)
 
 

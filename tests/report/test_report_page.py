@@ -24,7 +24,7 @@ from clcnn.report import (
     write_html,
     write_markdown,
 )
-from clcnn.report.blocks import Details, Figure, Heading, TableBlock
+from clcnn.report.blocks import Details, Figure, Heading, Panel, Paragraph, TableBlock
 from clcnn.report.gather import gather
 from clcnn.report.layout import Pool
 from clcnn.report.svg import standalone
@@ -364,6 +364,44 @@ def test_open_rows_have_their_footnotes(document: Document) -> None:
             assert {line.split()[0] for line in table.legend} == signs
             marked += len(signs)
     assert marked
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        ("87.5 % of all", "87.5 % of all"),
+        ("1. first", "1\\. first"),
+        ("12) twelfth", "12\\) twelfth"),
+        ("- item", "\\- item"),
+    ],
+)
+def test_only_what_would_begin_a_list_is_escaped(text: str, marked: str) -> None:
+    assert to_markdown(Document("t", [Paragraph(text)]), "f")[0] == f"# t\n\n{marked}\n"
+
+
+def test_a_summary_is_html() -> None:
+    block = Details("`a_b` of <b>it</b>_", [Paragraph("inside")])
+    text, _ = to_markdown(Document("t", [block]), "f")
+    assert "<summary><code>a_b</code> of &lt;b&gt;it&lt;/b&gt;_</summary>" in text
+
+
+def test_a_wide_drawing_scrolls_in_its_box() -> None:
+    panels = [Panel(300, 100, "", "narrow"), Panel(700, 100, "", "wide")]
+    page = Page(to_html(Document("t", [Figure("f", "c", panels)])))
+    boxes = [a for tag, a in page.tags if tag == "div" and str(a["class"]).startswith("panel ")]
+    assert [(a["class"], a["tabindex"]) for a in boxes] == [("panel wide", "0")]
+
+
+def test_figures_that_are_no_store_s_are_said(shared: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("network,value\nn,7\n")
+    with_, without = (
+        make_report([shared], tables_of=files, pictures=0).blocks[0]
+        for files in ([tmp_path / "t.csv"], [])
+    )
+    assert isinstance(with_, Paragraph)
+    assert isinstance(without, Paragraph)
+    assert with_.text.endswith("named at the end or, where that is said, from a CSV file.")
+    assert without.text.endswith("named at the end.")
 
 
 def test_folders_are_made(document: Document, tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from report.made import Page, change, plan, read, text, workshop
+from report.made import Page, change, drop, plan, read, text, workshop
 
 from clcnn import cli
+from clcnn.errors import DataError
 from clcnn.evaluation import Store, StoreError, run
 from clcnn.report import Document, ReportError, make_report, to_html, write_markdown
 from clcnn.report.against import shortfalls, verdict
-from clcnn.report.blocks import Heading, TableBlock
+from clcnn.report.blocks import Heading, Paragraph, TableBlock
 from clcnn.report.gather import gather
 from clcnn.report.layout import title
 
@@ -107,6 +108,31 @@ def test_differences_that_are_not_complete_are_no_shortfalls(short: Path) -> Non
     assert ("fgsm", 8.0) not in places()
 
 
+def test_only_differences_without_a_sample_in_common_are_skipped(store: Path) -> None:
+    drop(store, "plan = 'table3' AND defence = 'reactive' AND attack = 'fgsm'", "> 0")
+    drop(store, "plan = 'table3' AND defence = 'linear' AND attack = 'fgsm'", "= 0")
+    table3 = next(e for e in gather([store]) if e.name == "table3")
+    assert {place[1] for place in table3.differences} == {"none", "pgd"}
+    change(
+        store,
+        "UPDATE samples SET label = label + 1 WHERE cell IN (SELECT cell FROM entries "
+        "WHERE plan = 'table3' AND defence = 'reactive' AND attack = 'pgd')",
+    )
+    with pytest.raises(DataError, match="with other labels"):
+        gather([store])
+
+
+def test_a_form_of_a_table_is_called_so(tmp_path: Path) -> None:
+    for name in ("table3", "table3-most-8-seed-5"):
+        named = text("table3").replace('name = "table3"', f'name = "{name}"')
+        run(plan(named, tmp_path), tmp_path / "r.sqlite", workshop=workshop())
+    blocks = make_report([tmp_path / "r.sqlite"], pictures=0).blocks
+    heads = [b.text for b in blocks if isinstance(b, Heading) and "Table" in b.text]
+    assert heads == ["Table 3", "Table 3 (at most 8 images a cell, seed 5)"]
+    said = [b.text for b in blocks if isinstance(b, Paragraph) and b.tone == "warning"]
+    assert said[0].startswith("`table3-most-8-seed-5`: at most 8 images a cell and seed 5, which")
+
+
 NOTE = """
 [[why]]
 experiment = "table1"
@@ -128,6 +154,9 @@ def test_notes_explain_shortfalls_with_stored_figures(short: Path, tmp_path: Pat
     text = page.text.replace("\u202f", " ")
     assert f"Too few pixels: {100 * right / n:.1f} % (" in text
     assert "Measured by clcnn evaluate plan.toml." in text
+    drop(short, "plan = 'table1' AND defence = 'linear' AND attack = 'none'", "= 2")
+    part = make_report([short], notes=path, pictures=0)
+    assert any("n = 16 of 20 so far)" in b.text for b in part.blocks if isinstance(b, Paragraph))
     path.write_text(NOTE.replace('"table1"', '"table4"'))
     page = Page(to_html(make_report([short], notes=path, pictures=0)))
     assert "Too few pixels" not in page.text

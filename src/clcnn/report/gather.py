@@ -12,17 +12,22 @@ from typing import Any
 import numpy as np
 
 from clcnn.dynamics import INPUT
-from clcnn.errors import DataError
 from clcnn.evaluation.measuring import unpacked
-from clcnn.evaluation.results import Result, compare, plans, results, warnings_of
+from clcnn.evaluation.results import (
+    NoCommonSampleError,
+    Result,
+    compare,
+    plans,
+    results,
+    warnings_of,
+)
 from clcnn.evaluation.store import Store
 from clcnn.experiments import paper
 from clcnn.experiments.averages import Average, averages
-from clcnn.experiments.run import ORDER, PAIRS
+from clcnn.experiments.run import ORDER, PAIRS, form_of
 from clcnn.report.blocks import ReportError
 from clcnn.statistics import Paired
 
-QUICK = "-quick"
 TUNING = "tune "
 """How the names of plans begin that `clcnn tune` makes."""
 
@@ -55,7 +60,8 @@ class Experiment:
     """One plan's results.
 
     ``name`` is the paper's table or another experiment; ``plan`` the name in the store, which says
-    "-quick" for the form on few images. ``weights`` and ``data`` are by the plan's network names.
+    "-quick" for the form on few images, "-most-50" and "-seed-3" for others.
+    ``weights`` and ``data`` are by the plan's network names.
     """
 
     name: str
@@ -67,6 +73,8 @@ class Experiment:
     cuts: Mapping[tuple[str, str], tuple[str, ...]]
     made: tuple[Made, ...]
     sample: bool
+    ways: tuple[str, ...] = ()
+    """In which ways it is not the experiment that it is called by, but for the quick form."""
     label: str = ""
     """What its store is called beside the others: its name, or its place."""
     differences: Mapping[Place, Paired] = field(default_factory=dict)
@@ -224,7 +232,7 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
     found = tuple(results(store, plan))
     described = made[-1].manifest["plan"] if made else {}
     networks = described.get("networks", {})
-    name = plan.removesuffix(QUICK)
+    name, ways = form_of(plan)
     return Experiment(
         name=name,
         plan=plan,
@@ -235,6 +243,7 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
         cuts=_cuts(described.get("defences", {})),
         made=made,
         sample=bool(described.get("sample")),
+        ways=ways,
         differences=_differences(store, name, found),
         residuals={} if name.startswith(TUNING) else _residuals(store, found),
         averages=averages(store, found),
@@ -275,8 +284,8 @@ def _differences(store: Store, name: str, found: Sequence[Result]) -> dict[Place
             continue
         try:
             pair = compare(store, at[first, network, attack, eps, threat], other)
-        except DataError:
-            continue  # no sample in common yet: the cell is shown as incomplete
+        except NoCommonSampleError:
+            continue  # the cell is shown as incomplete
         differences[network, attack, eps, threat] = pair
     return differences
 

@@ -10,7 +10,8 @@
     {literal / resnet20-cifar10 / linear / pgd / 2 / oblivious}.\"\"\"
 
 A cell in braces (plan / network / defence / attack / eps / threat) becomes its accuracy with its
-interval, so that no figure is typed: a cell that the stores do not have is an error.
+interval, so that no figure is typed: a cell that the stores do not have is an error, and one that
+is not complete says so.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from clcnn.evaluation.results import Result
 from clcnn.evaluation.tables import PlanError, Table, read
+from clcnn.experiments.run import form_of
 from clcnn.report import words
 from clcnn.report.against import Shortfall
 from clcnn.report.blocks import ReportError
@@ -42,7 +44,7 @@ class Note:
     def explains(self, short: Shortfall) -> bool:
         """Whether the shortfall is one of those the note is for."""
         values = {
-            "experiment": (short.experiment, short.experiment.removesuffix("-quick")),
+            "experiment": (short.experiment, form_of(short.experiment)[0]),
             "network": (short.network,),
             "defence": (short.defence,),
             "attack": (short.attack,),
@@ -84,9 +86,10 @@ def _filled(text: str, table: Table, experiments: Sequence[Experiment]) -> str:
         if result is None:
             raise table.error("text", f"{{{match[1]}}}", "a measured cell of one of the stores")
         low, high = 100 * result.low, 100 * result.high
+        wanted = "" if result.is_complete else f" of {words.count(result.wanted)} so far"
         return (
             f"{words.percent(result.accuracy)} % ({words.interval(low, high)}, "
-            f"n = {words.count(result.n)})"
+            f"n = {words.count(result.n)}{wanted})"
         )
 
     return _CELL.sub(figure, text)

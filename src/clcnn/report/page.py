@@ -78,7 +78,11 @@ def _document(
     measured = [experiment for experiment in experiments if not experiment.is_tuning]
     explained = [] if notes is None else read_notes(Path(notes), experiments)
     pool = Pool(measured)
-    blocks = [*_summary(experiments), *_warnings(experiments), *_unfinished(experiments)]
+    blocks = [
+        *_summary(experiments, len(tables_of)),
+        *_warnings(experiments),
+        *_unfinished(experiments),
+    ]
     files = [(Path(path).stem, file_blocks(Path(path))) for path in tables_of]
     for experiment in measured:
         blocks += _section(experiment, pool, several=_is_twice(experiment, measured))
@@ -123,16 +127,17 @@ def _apart(blocks: Sequence[Block]) -> list[Block]:
     return apart
 
 
-def _summary(experiments: Sequence[Experiment]) -> list[Block]:
+def _summary(experiments: Sequence[Experiment], files: int) -> list[Block]:
     # A cell that stands in several tables was measured once.
     results = {(e.store, r.cell): r for e in experiments for r in e.results}.values()
     samples = sum(r.n for r in results)
     plans = words.listed(f"`{e.plan}`" for e in experiments)
+    beside = " or, where that is said, from a CSV file" if files else ""
     blocks: list[Block] = [
         Paragraph(
             f"{words.several(len(results), 'cell')} of {plans}, "
             f"{words.several(samples, 'answer')} stored. Accuracies are in per cent with 95 % "
-            "intervals; every figure comes from the stores named at the end.",
+            f"intervals; every figure comes from the stores named at the end{beside}.",
             "lead",
         ),
         Paragraph(
@@ -152,6 +157,13 @@ def _summary(experiments: Sequence[Experiment]) -> list[Block]:
                 "warning",
             )
         )
+    blocks += [
+        Paragraph(
+            f"`{e.plan}`: {words.listed(e.ways)}, which is not the whole experiment.", "warning"
+        )
+        for e in experiments
+        if e.ways
+    ]
     return blocks
 
 
@@ -200,7 +212,8 @@ def _unfinished(experiments: Sequence[Experiment]) -> list[Block]:
 
 def _section(experiment: Experiment, pool: Pool, several: bool) -> list[Block]:
     head = title(experiment)
-    head += " (quick form)" if experiment.sample else ""
+    ways = [*(["quick form"] if experiment.sample else []), *experiment.ways]
+    head += f" ({', '.join(ways)})" if ways else ""
     head += f" in {experiment.label}" if several else ""
     label = experiment.label.removesuffix(experiment.store.suffix) if several else ""
     anchor = words.slug(f"{experiment.plan} {label}")
