@@ -20,6 +20,7 @@ ROOMS = [
     "types",
     "checks",
     "progress",
+    "memory",
     "dynamics",
     "embeddings",
     "objective",
