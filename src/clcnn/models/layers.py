@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from clcnn.errors import DataError
 from clcnn.models.cards import Card
 
-_SMALLEST = 4
+SMALLEST = 4
+"""The least edge of an image in pixels: two layers of half the size leave one."""
 
 
 class Classifier(nn.Module):
@@ -56,10 +57,10 @@ class Normalise(nn.Module):
                 f"got a {x.dtype} input of shape {tuple(x.shape)}, expected a float batch of "
                 f"shape (batch, {channels}, height, width) with values in [0,1]"
             )
-        if min(x.shape[2:]) < _SMALLEST:
+        if min(x.shape[2:]) < SMALLEST:
             raise DataError(
                 f"got images of {x.shape[2]} x {x.shape[3]} pixels, expected at least "
-                f"{_SMALLEST} x {_SMALLEST}: two layers halve them"
+                f"{SMALLEST} x {SMALLEST}: two layers halve them"
             )
         if x.dtype != self.mean.dtype:
             raise DataError(

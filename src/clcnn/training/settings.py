@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from clcnn.errors import DataError
+from clcnn.models.layers import SMALLEST
 
-_SMALLEST = 4  # pixels: two layers of half the size leave one
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 """Those in which weights stay float32, as all else here takes them."""
 
@@ -185,8 +185,8 @@ def _stages(sizes: str) -> list[tuple[int, int]]:
                 f"sizes {sizes!r} are not understood, expected EDGExEPOCHS with commas: 20x3,24x2"
             )
         stages.append((int(found[1]), int(found[2])))
-    if min((edge for edge, _ in stages), default=_SMALLEST) < _SMALLEST:
-        raise DataError(f"sizes {sizes!r}: expected edges of at least {_SMALLEST} pixels")
+    if min((edge for edge, _ in stages), default=SMALLEST) < SMALLEST:
+        raise DataError(f"sizes {sizes!r}: expected edges of at least {SMALLEST} pixels")
     return stages
 
 
