@@ -85,6 +85,7 @@ def hear_gradients(
 ) -> None:
     """Tell embeddings that ask for it what the network's answers depend on, at up to 2,000 samples.
 
+    They come from everywhere in the data, which may be sorted by class.
     The gradient at cut t is that of the largest logit less the second: the direction in which the
     answer changes first, without a label, and never faded by a confident softmax.
     """
@@ -98,16 +99,11 @@ def hear_gradients(
             "that can be iterated again (a DataLoader, a list of batches, tensors)."
         )
     heard: list[list[Tensor]] = [[] for _ in fitted]
-    count = 0
-    for x, _ in batches:
-        x = x[: _HEARD - count]
+    for x in batches.some(_HEARD):
         x = x.to(device) if device is not None else x
-        count += len(x)
         found = _gradients(dynamics, x.clone() if x.is_inference() else x)
         for t in places:
             heard[t].append(found[t])
-        if count >= _HEARD:
-            break
     for t in places:
         try:
             fitted[t].hear(heard[t], states[t])

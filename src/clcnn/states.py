@@ -64,6 +64,27 @@ class Batches:
             if len(x):
                 yield x, y
 
+    def some(self, count: int) -> list[Tensor]:
+        """Up to ``count`` inputs from everywhere in the data, the same ones each time.
+
+        Each sample draws a number, and those with the lowest are kept: data that are sorted by
+        class are met as those that are not.
+        """
+        generator = torch.Generator().manual_seed(0)
+        kept: list[Tensor] = []
+        drawn = torch.empty(0, dtype=torch.float64)
+        for x, _ in self:
+            numbers = torch.rand(len(x), generator=generator, dtype=torch.float64)
+            if len(drawn) == count:
+                low = (numbers < drawn.max()).nonzero().squeeze(1)
+                x, numbers = x[low.to(x.device)], numbers[low]
+            kept.extend(value.clone() for value in x)  # a view would keep its whole batch
+            drawn = torch.cat([drawn, numbers])
+            if len(drawn) > count:
+                best = drawn.argsort()[:count].sort().values
+                kept, drawn = [kept[place] for place in best.tolist()], drawn[best]
+        return [torch.stack(kept[k : k + CHUNK]) for k in range(0, len(kept), CHUNK)]
+
     def mixed(
         self, size: int, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
