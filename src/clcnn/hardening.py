@@ -19,6 +19,9 @@ from clcnn.states import Batches, Loader
 
 _ACTS = 0.5  # the least authority with which a network behind the filter is worth its training
 
+STEPS = 2000
+"""Of the training of a network behind the filter, unless told otherwise."""
+
 _FEW = 500  # samples: from fewer a variance is more than 6 % off, and s_95 rests on 25 of them
 
 
@@ -31,6 +34,7 @@ def harden(
     calibrate_on: Loader | None = None,
     alpha: float = 0.05,
     seed: int = 0,
+    steps: int = STEPS,
     progress: bool | None = None,
 ) -> ControlledModule:
     """x -> f(x + u(x)): `Feedback` control u at the input of a trained f, fitted and ready to use.
@@ -38,13 +42,14 @@ def harden(
     clean: the training data without augmentation, as in `ControlledModule.fit`, that can be
         iterated more than once; with labels where there are any.
     preset: "default" costs little clean accuracy, "strong" does most against perturbations.
-    refine: train a small network behind the filter (`RefinedEmbedding`; 2,000 steps of 64 samples,
+    refine: train a small network behind the filter (`RefinedEmbedding`; ``steps`` of 64 samples,
         and about one more forward pass at inference). None: where inputs are images and the control
         acts on them, which on adversarially trained networks it does not
         (`SpectralEmbedding.authority`).
     calibrate_on: clean data that neither the training nor this fit has seen; with it,
         ``robust.detect(x)`` flags on average at most a share ``alpha`` of clean samples.
-    seed, progress: of the network behind the filter. Data in another order each time give another.
+    seed, steps, progress: of the network behind the filter. Data in another order each time give
+        another.
 
     Measure what it is worth on your network, under both threats, before you rely on it.
     """
@@ -56,12 +61,14 @@ def harden(
         raise DataError(f"found refine={refine!r}; expected True, False or None.")
     if not isinstance(seed, int):
         raise DataError(f"found seed={seed!r}; expected a whole number.")
+    if not isinstance(steps, int) or steps < 1:
+        raise DataError(f"found steps={steps!r}; expected a whole number of at least 1.")
     check_alpha(alpha)
     if calibrate_on is not None:  # what is wrong with it is said before minutes of training
         _check_enough(calibrate_on, alpha)
     fitted = None if refine else fit_filter(model, clean)
     if fitted is None or (refine is None and is_worth_refining(fitted)):
-        fitted = refined(model, clean, seed, progress)
+        fitted = refined(model, clean, seed, progress, steps)
     robust = fitted.configure(solver=Feedback(preset=preset))
     for sentence in [*_on_few(clean), *robust.remarks()]:
         warnings.warn(sentence, stacklevel=2)
@@ -96,10 +103,14 @@ def fit_filter(model: nn.Module, clean: Loader) -> ControlledModule:
 
 
 def refined(
-    model: nn.Module, clean: Loader, seed: int, progress: bool | None = None
+    model: nn.Module,
+    clean: Loader,
+    seed: int,
+    progress: bool | None = None,
+    steps: int = STEPS,
 ) -> ControlledModule:
     """The filter with a network behind it."""
-    embedding = RefinedEmbedding(seed=seed, progress=progress)
+    embedding = RefinedEmbedding(steps=steps, seed=seed, progress=progress)
     return _quietly(control(model, [INPUT], embedding=embedding, solver=Feedback()), clean)
 
 

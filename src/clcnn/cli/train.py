@@ -173,13 +173,16 @@ def harden(
         typer.Option(help="default or strong alone; repeat it [default: both]."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the network behind the filter.")] = 0,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Of the training of that network, 64 images each.")
+    ] = 2000,
     root: Root = None,
 ) -> None:
     """Fit, calibrate and measure one-pass control. Example: clcnn harden resnet20-cifar10"""
     from clcnn.solvers.feedback import PRESETS
     from clcnn.training.harden import harden as write
 
-    for path in write(name, out, root, seed, preset or PRESETS, say=typer.echo):
+    for path in write(name, out, root, seed, steps, preset or PRESETS, typer.echo):
         typer.echo(path)
 
 

@@ -16,7 +16,7 @@ from clcnn.data.datasets import HELDOUT_SEED
 from clcnn.data.datasets import load as load_images
 from clcnn.data.files import replacing, write_text
 from clcnn.errors import DataError
-from clcnn.hardening import fit_filter, is_worth_refining, refined, spectrum_of
+from clcnn.hardening import STEPS, fit_filter, is_worth_refining, refined, spectrum_of
 from clcnn.models import shelf
 from clcnn.models.hardening import Fitted
 from clcnn.solvers.feedback import PRESETS, Feedback
@@ -31,6 +31,7 @@ def harden(
     out: Path,
     root: str | Path | None = None,
     seed: int = 0,
+    steps: int = STEPS,
     presets: Sequence[str] = PRESETS,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> list[Path]:
@@ -60,10 +61,15 @@ def harden(
     fitted = fit_filter(network, x)
     if is_worth_refining(fitted):
         say("training a network behind the filter")
-        fitted = refined(network, (x, y), seed)
+        fitted = refined(network, (x, y), seed, steps=steps)
     else:
         say(" ".join([*fitted.remarks(), "There is no network behind the filter."]))
-    return [finish(fitted, name, preset, len(x), out, root, seed, say) for preset in presets]
+    command = f"clcnn harden {name} --seed {seed}"
+    if steps != STEPS:
+        command += f" --steps {steps}"
+    return [
+        finish(fitted, name, preset, len(x), out, root, seed, command, say) for preset in presets
+    ]
 
 
 def finish(
@@ -74,6 +80,7 @@ def finish(
     out: Path,
     root: str | Path | None,
     seed: int,
+    command: str,
     say: Callable[[str], None],
 ) -> Path:
     """Calibrate and measure a control that was fitted on so many ``images``, and write it."""
@@ -98,7 +105,7 @@ def finish(
         authority=float(spectrum.authority),
         strength=settings.strength,
         floor=settings.floor,
-        command=f"clcnn harden {name} --seed {seed}",
+        command=command,
         seed=seed,
         fitted_on=images,
         calibrated_on=len(clean),
