@@ -56,13 +56,13 @@ class StandIn:
         self, model: nn.Module, cuts: tuple[str, ...], example: Tensor, speedups: Speedups
     ) -> None:
         self.original, self.cuts, self.example, self.speedups = model, cuts, example, speedups
-        self._version = _version(model)
+        self._version = version_of(model)
         self._made, self.folded = self._make()
 
     def module(self) -> nn.Module:
         """The copy; made anew if the original's weights have changed or moved since."""
-        if _version(self.original) != self._version:
-            self._version = _version(self.original)
+        if version_of(self.original) != self._version:
+            self._version = version_of(self.original)
             self._made, self.folded = self._make()
         return self._made
 
@@ -252,7 +252,7 @@ def compile_between(model: nn.Module, cuts: tuple[str, ...], backend: bool | str
     walk("", model)
 
 
-def _version(model: nn.Module) -> Version:
+def version_of(model: nn.Module) -> Version:
     """Changes when a weight or buffer is replaced, moved, or written to as autograd counts it."""
     values = chain(model.parameters(), model.buffers())
     return tuple((id(value), value._version, value.data_ptr()) for value in values)

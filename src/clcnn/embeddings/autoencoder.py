@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
@@ -113,8 +114,18 @@ class AutoencoderEmbedding(Embedding):
         check_fitted(self, self.shape_)
         check_state(x, self.shape_, self.mean.dtype)
         assert self.network is not None
-        decoded: Tensor = self.network((x - self.mean) / self.scale)
-        return self.mean + self.scale * decoded
+        dtype = next(self.network.parameters()).dtype
+        decoded: Tensor = self.network(((x - self.mean) / self.scale).to(dtype))
+        return self.mean + self.scale * decoded.to(x.dtype)
+
+    def in_bfloat16(self) -> AutoencoderEmbedding:
+        """The same with the network's weights and products in bfloat16."""
+        check_fitted(self, self.shape_)
+        other = copy.copy(self)
+        network = copy.deepcopy(self.network)
+        assert network is not None
+        other._modules = {**self._modules, "network": network.to(torch.bfloat16)}
+        return other
 
     def restore(self, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Self:
         """Build the network for states of ``shape``, then take back what `fit` learned."""

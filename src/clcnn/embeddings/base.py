@@ -78,6 +78,14 @@ class Embedding(nn.Module, ABC):
         """E(x)."""
         return self.project(x)
 
+    def in_bfloat16(self) -> Embedding:
+        """The same map with its products in bfloat16; itself, where it has no such form.
+
+        States come and go in their own dtype. For iterations alone (`ControlledModule.accelerate`):
+        the residual is the small difference of two large numbers, and loses digits.
+        """
+        return self
+
     def for_cut(self, t: int, T: int) -> Embedding:
         """A fresh copy to be fitted at cut t of T, so that one prototype serves all cuts."""
         return copy.deepcopy(self)

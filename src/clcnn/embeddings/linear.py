@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, Literal, Self, get_args
@@ -166,7 +167,16 @@ class LinearEmbedding(OrthogonalEmbedding):
         return (y @ self.V) @ self.V.T
 
     def _reject_(self, y: Tensor) -> Tensor:
+        if self.V.dtype != y.dtype:
+            return self._project(y.to(self.V.dtype)).to(y.dtype).sub_(y)
         return y.addmm_(y @ self.V, self.V.T, beta=-1)
+
+    def in_bfloat16(self) -> LinearEmbedding:
+        """The same with V, and both products with it, in bfloat16."""
+        check_fitted(self, self.shape_)
+        other = copy.copy(self)
+        other._buffers = {**self._buffers, "V": self.V.to(torch.bfloat16)}
+        return other
 
     def extra_repr(self) -> str:
         """The rule, and once fitted the rank it gave and how."""
