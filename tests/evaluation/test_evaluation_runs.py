@@ -265,7 +265,7 @@ def test_weights_images_and_code_are_part_of_the_hash(monkeypatch: pytest.Monkey
     after = keys(TEXT, other)
     assert {key[0] for key in before if before[key] == after[key]} == {"none"}
     real = hashing.room_code
-    monkeypatch.setattr(hashing, "room_code", lambda r: "new" if r == "solvers" else real(r))
+    monkeypatch.setattr(hashing, "room_code", lambda r: "new" if r == "solvers/loop" else real(r))
     after = keys(TEXT)
     assert {key[0] for key in before if before[key] == after[key]} == {"none"}
     monkeypatch.setattr(hashing, "room_code", lambda r: "new" if r == "attacks" else real(r))
@@ -273,6 +273,33 @@ def test_weights_images_and_code_are_part_of_the_hash(monkeypatch: pytest.Monkey
     assert {key[1] for key in before if before[key] == after[key]} == {"none"}
     monkeypatch.setattr(hashing, "room_code", lambda r: "new" if r == "models/layers" else real(r))
     assert not set(before.values()) & set(keys(TEXT).values()), "no cell is without a network"
+
+
+def test_a_defence_counts_the_files_that_it_goes_through_and_no_others() -> None:
+    rooms = ("control", "embeddings", "solvers")
+    found = set(hashing.through(rooms, clcnn.LinearEmbedding, clcnn.PMP))
+    assert {"control", "embeddings/linear", "embeddings/principal", "embeddings/streams"} < found
+    assert {"embeddings/base", "embeddings/rounded", "solvers/base", "solvers/pmp"} < found
+    assert {"solvers/loop", "solvers/problem", "solvers/greedy"} < found
+    assert not found & {"embeddings", "solvers", "embeddings/refined", "solvers/feedback"}
+    nonlinear = set(hashing.through(rooms, clcnn.AutoencoderEmbedding))
+    assert {"embeddings/linear", "embeddings/descent", "solvers"} < nonlinear  # its last cut
+    assert hashing.through(rooms) == hashing.through(rooms, dict) == rooms
+    one_pass = set(hashing.through(rooms, clcnn.SpectralEmbedding, clcnn.Feedback))
+    assert {"solvers/feedback", "embeddings/spectral", "embeddings/spectrum"} < one_pass
+
+
+@pytest.mark.parametrize(
+    ("file", "same"), [("embeddings/refined", "all"), ("embeddings/principal", "none")]
+)
+def test_another_embeddings_code_leaves_results_as_they_are(
+    file: str, same: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real = keys(TEXT), hashing.room_code
+    monkeypatch.setattr(hashing, "room_code", lambda r: "new" if r == file else real(r))
+    after = keys(TEXT)
+    kept = {key[0] for key in before if before[key] == after[key]}
+    assert kept == ({"none", "linear"} if same == "all" else {"none"})
 
 
 def test_every_file_that_a_result_goes_through_is_hashed() -> None:
@@ -363,6 +390,67 @@ def test_a_worst_case_and_the_views_of_a_closed_form(tmp_path: Path) -> None:
         "ExactGradient(Manifold)",
         "Stealth",
     }
+
+
+NESTED = """
+name = "nested"
+n = 24
+chunk = 12
+[networks.tiny]
+weights = "tiny"
+data = "mnist"
+[defences.layerwise]
+cuts = ["input", "middle", "head"]
+embedding = { kind = "linear", energy = 0.8 }
+solver = { kind = "greedy" }
+fit = { images = 60 }
+[attacks.pgd]
+kind = "pgd"
+steps = 2
+[attacks.worst]
+kind = "worst"
+of = ["pgd"]
+[[grid]]
+attacks = ["worst"]
+eps = [90, 30, 60]
+threats = ["oblivious", "adaptive"]
+"""
+
+
+def test_what_broke_a_sample_in_a_smaller_ball_breaks_it_in_a_larger_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attacked: list[tuple[float, int]] = []
+    first_success = WorstCase.first_success
+
+    def counted(self: WorstCase, model: Any, x: torch.Tensor, *rest: Any, **more: Any) -> Any:
+        found = first_success(self, model, x, *rest, **more)
+        by = [name for name in found.by if name is None or not name.startswith(("clean", "known"))]
+        attacked.append((round(255 * self.eps), len(by)))
+        return found
+
+    monkeypatch.setattr(WorstCase, "first_success", counted)
+    path = tmp_path / "r.sqlite"
+    run(plan(NESTED), path, workshop=workshop())
+    for threat in ("oblivious", "adaptive"):
+        rows = [stored(path, "layerwise", "worst", eps, threat) for eps in (30.0, 60.0, 90.0)]
+        for place in rows[0]:
+            right = [row[place][2] for row in rows]
+            assert right == sorted(right, reverse=True)
+            if threat == "adaptive" and not right[0]:  # and it is told what broke it first
+                assert rows[2][place][8] == rows[0][place][8]
+    # Two chunks, 30 before 90 though it stands behind it; ever fewer samples are left to attack.
+    assert [eps for eps, _ in attacked] == [30, 60, 90, 30, 60, 90]
+    left = [sum(count for at, count in attacked if at == eps) for eps in (30, 60, 90)]
+    assert left[0] > left[1] > left[2]
+
+
+def test_a_smaller_epsilon_more_makes_another_cell(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    before = run(plan(NESTED.replace("[90, 30, 60]", "[90]")), path, workshop=workshop())
+    after = [r for r in run(plan(NESTED), path, workshop=workshop()) if r.eps == 90]
+    assert len(before) == len(after) == 4
+    assert not {r.cell for r in before} & {r.cell for r in after}
 
 
 def test_acceleration_and_other_embeddings_answer_as_by_hand(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_stealth_is_left_out_where_the_attacker_knows_of_no_control() -> None:
         ("[attacks.noise]", "[attacks.none]", ["[attacks.none]", "taken"]),
         ('kind = "noise"', 'kind = "noise"\nbatch_size = 3', ["'batch_size'"]),
         ('kind = "noise"', 'kind = "manifold"\nembedding_of = "linaer"', ["'linear'?"]),
+        ("fit = {", 'accelerate = "half"\nfit = {', ["accelerate", "'half'", '"bfloat16"']),
         ('kind = "noise"', 'kind = "worst"', ["[attacks.noise]", "of", "found nothing"]),
         ('kind = "noise"', 'kind = "worst"\nof = ["noise"]', ["expected one of fgsm"]),
         ('kind = "noise"', 'kind = "corruption"', ["[attacks.noise]", "of", "found nothing"]),

@@ -42,13 +42,18 @@ class Fit:
     shipped: str | None = None
 
 
+BFLOAT16 = "bfloat16"
+"""As ``accelerate``: the products of the embeddings in bfloat16, too."""
+
+
 @dataclass(frozen=True)
 class Defence:
     """A network under control, without the network.
 
     ``centring`` "batch" takes the mean of the batch at hand in place of the fitted one, as the
     authors' code does. ``accelerate`` runs the iterations on a faster copy of the network, up to
-    rounding (`ControlledModule.accelerate`). ``chosen`` says where tuned settings come from; it
+    rounding (`ControlledModule.accelerate`); "bfloat16" has the embeddings' products in that too,
+    where the processor has instructions for it. ``chosen`` says where tuned settings come from; it
     changes no result and is in no hash. ``own`` holds other settings for single networks, by their
     names.
     """
@@ -61,7 +66,7 @@ class Defence:
     centring: str = "fitted"
     fit: Fit = Fit()
     allow_bypass: bool = False
-    accelerate: bool = False
+    accelerate: bool | str = False
     chosen: Mapping[str, Any] | None = None
     own: Mapping[str, Defence] = field(default_factory=dict)
 
@@ -178,11 +183,19 @@ def _overridden(table: Table, base: Defence) -> Defence:
             shipped,
         ),
         allow_bypass=table.flag("allow_bypass", base.allow_bypass),
-        accelerate=table.flag("accelerate", base.accelerate),
+        accelerate=_acceleration(table, base.accelerate),
     )
     fit.end()
     table.end()
     return defence
+
+
+def _acceleration(table: Table, default: bool | str) -> bool | str:
+    expected = f'true, false or "{BFLOAT16}"'
+    found: bool | str = table.get("accelerate", (bool, str), expected, default)
+    if isinstance(found, str) and found != BFLOAT16:
+        raise table.error("accelerate", shown(found), expected)
+    return found
 
 
 def _with_preset(table: Table, fit: Table, solver: Table, preset: str) -> tuple[Defence, Table]:

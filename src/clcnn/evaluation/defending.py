@@ -14,18 +14,20 @@ from torch import nn
 from clcnn.control import ControlledModule, control
 from clcnn.data.files import replacing, write_text
 from clcnn.embeddings.base import Embedding
+from clcnn.embeddings.rounded import multiplies_bfloat16
 from clcnn.errors import LoadError
 from clcnn.evaluation.centring import BatchCentred
-from clcnn.evaluation.defence import Defence
+from clcnn.evaluation.defence import BFLOAT16, Defence
 from clcnn.evaluation.hashing import (
     DEFENCE_ROOMS,
     FIT_ROOMS,
     SHIPPED_ROOMS,
     digest,
     digest_file,
+    through,
     versions,
 )
-from clcnn.evaluation.kinds import make_embedding, make_solver
+from clcnn.evaluation.kinds import EMBEDDINGS, SOLVERS, make_embedding, make_solver
 from clcnn.evaluation.plan import NONE, Plan
 from clcnn.evaluation.tables import PlanError
 from clcnn.evaluation.workshop import Workshop
@@ -80,7 +82,7 @@ class Defences:
             "network": self.workshop.network(plan, network).fingerprint,
             "fit": defence.fit_settings(),
             "images": chosen.digest,
-            "versions": versions(FIT_ROOMS),
+            "versions": versions(fit_rooms(defence)),
         }
 
     def settings(self, plan: Plan, network: str, name: str) -> dict[str, Any] | None:
@@ -92,7 +94,7 @@ class Defences:
         return {
             "settings": defence.settings(),
             "fitted": digest(self.fit_key(plan, network, defence)),
-            "versions": versions(DEFENCE_ROOMS),
+            "versions": versions(_rooms(defence)),
         }
 
     def ready(self, plan: Plan, network: str, name: str) -> Defended:
@@ -117,7 +119,12 @@ class Defences:
         )
         if defence.centring == "batch":
             centre_by_batch(robust)
-        return robust.accelerate() if defence.accelerate else robust
+        if not defence.accelerate:
+            return robust
+        bfloat16 = defence.accelerate == BFLOAT16
+        return robust.accelerate(
+            bfloat16=bfloat16 and multiplies_bfloat16(robust.input_like.device)
+        )
 
     def fitted(self, plan: Plan, network: str, defence: Defence) -> ControlledModule:
         """The network with embeddings fitted, from memory, a file or the training images."""
@@ -196,6 +203,19 @@ class Defences:
                 f"expected a choice for these. Run `clcnn tune` for {network!r}, or name a file "
                 f'for each network: tuned = {{ {network} = "..." }}.'
             )
+
+
+def fit_rooms(defence: Defence) -> tuple[str, ...]:
+    """The code that fits the embeddings of a defence."""
+    return through(FIT_ROOMS, EMBEDDINGS[defence.embedding.kind])
+
+
+def _rooms(defence: Defence) -> tuple[str, ...]:
+    """The code that decides a defence's answers."""
+    if defence.fit.shipped is not None:  # whose embeddings only the file tells
+        return DEFENCE_ROOMS
+    solver = SOLVERS[defence.solver.kind]
+    return through(DEFENCE_ROOMS, EMBEDDINGS[defence.embedding.kind], solver)
 
 
 def centre_by_batch(robust: ControlledModule) -> None:

@@ -28,6 +28,10 @@ SHIPPED_ROOMS = (*FIT_ROOMS, "loading", "models/hardening", "persistence")
 DEFENCE_ROOMS = (*FIT_ROOMS, "gradients", "objective", "settings", "solvers")
 EVALUATION_FILES = ("centring", "defending", "measuring", "prefixes", "threats")
 
+_SHARED = ("embeddings", "solvers")
+"""Rooms of which a defence goes through some files only."""
+
+_ALWAYS = ("embeddings/base", "embeddings/rounded", "solvers/base")
 
 _MODULE = frozenset(vars(nn.Module()))
 """Attributes that every module has, of which only hooks and buffers decide its answers."""
@@ -65,6 +69,42 @@ def versions(rooms: Sequence[str]) -> dict[str, str]:
         "torch": torch.__version__,
         "code": digest([room_code(name) for name in sorted(names)]),
     }
+
+
+def through(rooms: Sequence[str], *classes: type) -> tuple[str, ...]:
+    """``rooms``, of embeddings and solvers only the files that ``classes`` go through.
+
+    These are their own files and what those import of the two rooms, step by step: a change of the
+    auto-encoder makes no result of principal components old. A room stays whole where none of the
+    classes is from it.
+    """
+    own = [cls.__module__.removeprefix("clcnn.").replace(".", "/") for cls in classes]
+    starts = [name for name in own if name.startswith(tuple(f"{room}/" for room in _SHARED))]
+    narrowed = {name.partition("/")[0] for name in starts}
+    found = _reached((*starts, *_ALWAYS)) if starts else frozenset()
+    names = [room for room in rooms if room not in narrowed]
+    return (*names, *sorted(f for f in found if f.partition("/")[0] in narrowed & set(rooms)))
+
+
+@cache
+def _reached(starts: tuple[str, ...]) -> frozenset[str]:
+    """Files of the shared rooms that the files called ``starts`` import, and these."""
+    found: set[str] = set()
+    left = list(starts)
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for line in ast.walk(ast.parse((_PACKAGE / name).with_suffix(".py").read_text())):
+            if not isinstance(line, ast.ImportFrom) or line.module is None:
+                continue
+            room, _, file = line.module.removeprefix("clcnn.").partition(".")
+            if room in _SHARED and file:
+                left.append(f"{room}/{file.replace('.', '/')}")
+            elif room in _SHARED:  # names of the room itself: any of its files
+                left += [f"{room}/{path.stem}" for path in (_PACKAGE / room).glob("*.py")]
+    return frozenset(found)
 
 
 def code_and_weights(module: nn.Module) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -30,11 +30,10 @@ from clcnn.attacks import (
 from clcnn.attacks.base import is_correct
 from clcnn.corruptions import Corruption
 from clcnn.evaluation.cache import ExampleCache, Examples
-from clcnn.evaluation.defending import Defences, Defended
+from clcnn.evaluation.defending import Defences, Defended, fit_rooms
 from clcnn.evaluation.hashing import (
     ATTACK_ROOMS,
     CORRUPTION_ROOMS,
-    FIT_ROOMS,
     digest,
     digest_tensors,
     versions,
@@ -96,6 +95,14 @@ def ways_to_know(solver: type[Solver], *, black_box: bool = False) -> tuple[str,
     return ("exact",) if issubclass(solver, FeedbackSolver) else ("straight_through", "unrolled")
 
 
+def smaller_eps(plan: Plan, entry: Entry) -> tuple[float, ...]:
+    """The smaller epsilons at which the plan has the same worst case: their examples count, too."""
+    if entry.attack == NONE or plan.attacks[entry.attack].kind != WORST:
+        return ()
+    alike = (e.eps for e in plan.entries if replace(e, eps=entry.eps, n=entry.n) == entry)
+    return tuple(sorted({eps for eps in alike if eps < entry.eps}))
+
+
 class Threats:
     """Makes or finds the images of every cell."""
 
@@ -112,6 +119,8 @@ class Threats:
         if entry.threat == "adaptive":
             through = [list(views(plan, entry, m)) for m in plan.members(entry.attack)]
             settings["through"] = through
+        if smaller := smaller_eps(plan, entry):
+            settings["within"] = list(smaller)
         return settings
 
     def images(self, plan: Plan, entry: Entry, chunk: Chunk, defended: Defended) -> Examples:
@@ -120,7 +129,7 @@ class Threats:
             return Examples(chunk.x, 0.0)
         members = [m for m in plan.members(entry.attack) if plan.attacks[m].kind != "stealth"]
         known = [self.oblivious(plan, entry, member, chunk) for member in members]
-        if entry.threat == "oblivious" and len(known) == 1:
+        if entry.threat == "oblivious" and len(known) == 1 and not smaller_eps(plan, entry):
             return known[0]
         return self._worst(plan, entry, chunk, defended, known)
 
@@ -148,9 +157,16 @@ class Threats:
         defended: Defended,
         known: Sequence[Examples],
     ) -> Examples:
-        """Per sample the first success, known examples first."""
+        """Per sample the first success: at a smaller epsilon, of the known examples, of attacks.
+
+        What broke a sample in a smaller ball lies in this one: nothing more is spent on it.
+        """
+        smaller = smaller_eps(plan, entry)
+        inner: tuple[Examples, ...] = ()
+        if smaller:
+            inner = (self.images(plan, replace(entry, eps=smaller[-1]), chunk, defended),)
         through = {member: views(plan, entry, member) for member in plan.members(entry.attack)}
-        key = {
+        key: dict[str, Any] = {
             "defence": defended.settings,
             "network": self.defences.workshop.network(plan, entry.network).fingerprint,
             "worst of": [self._member(plan, entry, member) for member in through],
@@ -158,6 +174,8 @@ class Threats:
             "images": chunk.digest,
             "seed": chunk.seed,
         }
+        if smaller:
+            key["within"] = list(smaller)
 
         def make() -> Examples:
             attacks = [
@@ -165,16 +183,16 @@ class Threats:
                 for member, names in through.items()
                 for view in names
             ]
-            x_known = [examples.x for examples in known]
+            x_known = [examples.x for examples in (*inner, *known)]
             # An attack of its own gives its own examples; of a worst case only verdicts count.
             in_full = plan.attacks[entry.attack].kind != WORST
             made = timed(lambda: worst(defended.module, chunk, x_known, attacks, in_full))
             found = [finding for examples in known for finding in examples.findings]
             return Examples(
                 made.x,
-                made.seconds + sum(examples.seconds for examples in known),
+                made.seconds + sum(examples.seconds for examples in (*inner, *known)),
                 tuple(dict.fromkeys([*found, *made.findings])),
-                made.broken_by,
+                _told(made.broken_by or (), inner),
             )
 
         return self.cache.get(key, chunk.x, make)
@@ -230,8 +248,23 @@ class Threats:
         if attack.embedding_of is not None:
             defence = plan.defences[attack.embedding_of].on(entry.network)
             settings["embedding"] = digest(self.defences.fit_key(plan, entry.network, defence))
-            settings["versions"] = versions((*ATTACK_ROOMS, *FIT_ROOMS))
+            settings["versions"] = versions((*ATTACK_ROOMS, *fit_rooms(defence)))
         return settings
+
+
+def _told(broken_by: Sequence[str | None], inner: Sequence[Examples]) -> list[str | None]:
+    """What broke each sample, where it was a smaller epsilon's example what broke it there."""
+    names: list[str | None] = []
+    for place, name in enumerate(broken_by):
+        number = int(name.removeprefix("known ")) if name and name.startswith("known ") else None
+        if number is None or not inner:
+            names.append(name)
+        elif number < len(inner):
+            before = inner[number].broken_by
+            names.append((before[place] if before else None) or "smaller eps")
+        else:
+            names.append(f"known {number - len(inner)}")
+    return names
 
 
 def worst(

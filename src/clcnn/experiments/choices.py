@@ -100,8 +100,8 @@ def differs(task: Task, wanted: Asked, workshop: Workshop) -> str | None:
 
 
 def untuned(defence: Defence, grid: Grid) -> dict[str, Any]:
-    """The settings that a tuning leaves as they are."""
-    settings = defence.settings()
+    """The settings that a tuning leaves as they are; what is but faster makes the same choice."""
+    settings = {k: v for k, v in defence.settings().items() if k != "accelerate"}
     solver = {k: v for k, v in settings["solver"].items() if k not in ("iterations", "lr")}
     rules = RULES if grid.energy else ()
     embedding = {k: v for k, v in settings["embedding"].items() if k not in rules}

@@ -11,7 +11,6 @@ DEFENCES = {
     "none": "no control",
     "linear": "CLC-NN, linear",
     "nonlinear": "CLC-NN, nonlinear",
-    "auto": "CLC-NN, auto",
     "reactive": "reactive",
     "pmp": "PMP",
     "feedback": "feedback",
