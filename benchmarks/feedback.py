@@ -18,22 +18,27 @@ from torch import Tensor
 
 import clcnn
 from clcnn import PMP, AutoEmbedding, Embedding, Feedback, SpectralEmbedding, TailEmbedding
-from clcnn.attacks import FGSM, PGD, ExactGradient, Noise
+from clcnn.attacks import CW, FGSM, PGD, ExactGradient, Noise
 from clcnn.attacks.base import is_correct
 from clcnn.data import load
 from clcnn.statistics import wilson
 
 STRONG = Feedback(preset="strong")
 FLOORS = (
-    (16, 0.0),
     (128, 0.0),
     (128, 0.008),
     (128, 0.016),
-    (128, 0.032),
     (128, 0.064),
-    (128, 0.096),
+    (512, 0.008),
+    (512, 0.016),
     (512, 0.032),
     (512, 0.064),
+    (512, 0.096),
+    (512, 0.128),
+    (2048, 0.032),
+    (2048, 0.064),
+    (2048, 0.096),
+    (2048, 0.128),
 )
 STRENGTHS = (0, 4, 8, 16, 32, 64, 128, 256)
 PARTS: Mapping[str, Feedback] = {
@@ -128,7 +133,9 @@ def main() -> None:
         pmp = clcnn.control(network, solver=PMP(iterations=5, lr=0.002)).fit(fit)
         show("PMP alone", pmp, sets, y, network)
         show("strong, then PMP", Then(robust.configure(solver=STRONG), pmp), sets, y, network)
-    embedding.sensitivity = torch.ones_like(embedding.variances)
+    # As if the network answered to every pixel alike: k = 1, and the clean level that goes with it.
+    everywhere = torch.eye(fit[0].numel()).reshape(-1, *fit.shape[1:])
+    embedding.hear([everywhere], list(torch.split(fit, 250)))
     deaf = robust.configure(solver=Feedback(preset="strong", authority=1))
     show("white only", deaf, sets, y, network)
 
@@ -160,6 +167,7 @@ def attacked(network: torch.nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[
         sets[f"FGSM {eps}"] = FGSM(eps / 255)(network, x, y)
     for eps in (1, 2, 4, 8):
         sets[f"PGD {eps}"] = PGD(eps / 255)(network, x, y)
+    sets["CW 4"] = CW(4 / 255)(network, x, y)
     gaussian = Noise(1.0, distribution="gaussian", std=0.08, seed=seed)
     return sets | {"noise": gaussian(network, x, y)}
 

@@ -128,6 +128,9 @@ def costs_of(bench: Bench, defences: dict[str, ControlledModule]) -> list[Row]:
     candidates: dict[str, Candidate] = {PLAIN: bench.plain()}
     for name, robust in defences.items():
         candidates[f"PMP, {k} iterations, {name}"] = call(robust, x)
+        if any(E.in_bfloat16() is not E for E in robust.objective.embeddings):
+            quick = robust.accelerate(bfloat16=True)
+            candidates[f"PMP, {k} iterations, {name}, in bfloat16"] = call(quick, x)
         candidates[f"greedy, {name}"] = call(robust.configure(solver=Greedy()), x)
     return bench.compare(candidates)
 
