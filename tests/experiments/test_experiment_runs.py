@@ -62,7 +62,7 @@ def test_full_forms_have_the_counts_that_were_promised() -> None:
     for name in PLANS:
         for grid in blueprint(name).values["grid"]:
             slow = 256 if "adaptive" in (name, *grid.get("threats", ())) else 1000
-            slow = 500 if name == "literal" else slow
+            slow = 250 if name == "literal" else slow
             assert grid["n"] >= slow, name
     assert blueprint("adaptive").attacks["square"]["queries"] <= 200
     one_pass = [g for g in blueprint("table1").values["grid"] if g["attacks"] == ["none", "fgsm"]]
@@ -95,12 +95,13 @@ def test_literal_switches_change_one_thing_each(tmp_path: Path) -> None:
     }
     assert changed == {
         "linear": set(),
+        "literal-digits": {"accelerate"},
         "literal-centring": {"centring"},
         "literal-rank": {"embedding"},
         "literal-weights": {"weights"},
         "literal-fit": {"correct_only"},  # the count is the sample's in both
         "literal-tuning": set(),  # its settings are chosen elsewhere
-        "literal": {"centring", "embedding", "weights", "correct_only"},
+        "literal": {"centring", "embedding", "weights", "correct_only", "accelerate"},
     }
 
 
@@ -116,6 +117,25 @@ def test_a_missing_network_is_said_and_the_others_run(here: Path) -> None:
     nothing = Workshop(networks={"other": network()})
     with Store("r.sqlite") as store, pytest.raises(PlanError, match="'densenet40-cifar10'"):
         run("table4", store, Request(quick=True), workshop=nothing)
+
+
+def test_what_was_not_chosen_yet_is_said_and_the_others_run(here: Path) -> None:
+    there = workshop("resnet20-cifar10-pgd", "resnet20-cifar10-fgsm")
+    chosen = Path(__file__).parents[2] / "results" / "choices" / "resnet20-cifar10-linear.json"
+    (here / "resnet20-cifar10-pgd-linear.json").write_text(chosen.read_text())
+    made = ready(blueprint("table2"), there, here)
+    assert len(made.missing) == 2  # the third network, and the choice for the second
+    assert "found no" in made.missing[1]
+    assert "resnet20-cifar10-fgsm-linear.json" in made.missing[1]
+    assert "clcnn experiment tune --only table2" in made.missing[1]
+    cells = {(e.network, e.defence, e.attack) for e in made.plan.entries}
+    attacks = {"none", "fgsm", "pgd", "manifold", "cw"}
+    known, unknown = "resnet20-cifar10-pgd", "resnet20-cifar10-fgsm"
+    assert cells == {
+        *((known, defence, attack) for defence in ("none", "linear") for attack in attacks),
+        *((unknown, "none", attack) for attack in attacks - {"manifold"}),  # in its embedding
+    }
+    assert made.plan.defences["linear"].on(known).solver.settings["iterations"] == 20
 
 
 def test_table3_has_differences_on_the_same_images(here: Path) -> None:

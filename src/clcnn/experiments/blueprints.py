@@ -85,7 +85,7 @@ def tuning(choice: str) -> Values:
 
 @dataclass(frozen=True)
 class Ready:
-    """A plan that can run, and what is to be said of networks that are not there."""
+    """A plan that can run, and what is to be said of networks and choices that are not there."""
 
     plan: Plan
     missing: tuple[str, ...]
@@ -98,14 +98,24 @@ def ready(
     *,
     quick: bool = False,
 ) -> Ready:
-    """The plan for the networks that are there; with ``quick``, by the settings that are stated."""
+    """The plan for the networks that are there, by the settings that were chosen for them.
+
+    Defences whose settings were not chosen yet are left out, unless these are all. With ``quick``
+    the settings are those that the plan states.
+    """
     wanted = list(dict.fromkeys(n for grid in drawn.values["grid"] for n in grid["networks"]))
     there, missing = present(wanted, drawn.networks, workshop)
     if not there:
         raise PlanError(" ".join(missing))
     pairs = [(network, name) for network, name in drawn.pairs() if network in there]
     if not quick:
-        _check_choices(drawn, pairs, choices)
+        unchosen = _unchosen(drawn, pairs, choices)
+        pairs = [pair for pair in pairs if pair not in unchosen]
+        if unchosen:
+            missing.append(_asking(drawn, unchosen, choices))
+        if unchosen and not pairs:
+            raise PlanError(missing[-1])
+        drawn = replace(drawn, values={**drawn.values, "grid": _without(drawn, set(unchosen))})
     plan = parse(_table(drawn, there, pairs), choices)
     defences = {
         name: replace(
@@ -146,16 +156,50 @@ def choice_file(choices: Path, network: str, choice: str) -> Path:
     return choices / f"{network}-{choice}.json"
 
 
-def _check_choices(drawn: Blueprint, pairs: list[tuple[str, str]], choices: Path) -> None:
-    named = [(network, drawn.defence(network, name)[2]) for network, name in pairs]
-    files = [choice_file(choices, network, choice) for network, choice in named if choice]
-    absent = list(dict.fromkeys(str(file) for file in files if not file.is_file()))
-    if absent:
-        raise PlanError(
-            f"found no {', '.join(absent)}; expected the settings that were chosen on held-out "
-            f"images. Choose them: clcnn experiment tune --only {drawn.name} --choices {choices}; "
-            "or use --quick, which takes the settings stated in the plan."
-        )
+def _unchosen(
+    drawn: Blueprint, pairs: list[tuple[str, str]], choices: Path
+) -> dict[tuple[str, str], Path]:
+    """Networks with the defences whose settings were not chosen yet, and the file to hold these."""
+    found = {}
+    for network, name in pairs:
+        choice = drawn.defence(network, name)[2]
+        if choice and not (file := choice_file(choices, network, choice)).is_file():
+            found[network, name] = file
+    return found
+
+
+def _asking(drawn: Blueprint, unchosen: Mapping[tuple[str, str], Path], choices: Path) -> str:
+    absent = ", ".join(dict.fromkeys(map(str, unchosen.values())))
+    return (
+        f"found no {absent}; expected the settings that were chosen on held-out images. Choose "
+        f"them: clcnn experiment tune --only {drawn.name} --choices {choices}; or use --quick, "
+        "which takes the settings stated in the plan."
+    )
+
+
+def _without(drawn: Blueprint, unchosen: set[tuple[str, str]]) -> list[Values]:
+    """The grids without the defences that cannot be made, and attacks that need one of these."""
+    grids = []
+    for grid in drawn.values["grid"]:
+        alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+        for network in grid["networks"]:
+            lost = {name for at, name in unchosen if at == network}
+            defences = tuple(name for name in grid["defences"] if name not in lost)
+            attacks = tuple(
+                name for name in grid["attacks"] if not lost & _embeddings_for(drawn, name)
+            )
+            if defences and attacks:
+                alike.setdefault((defences, attacks), []).append(network)
+        grids += [
+            {**grid, "networks": names, "defences": list(defences), "attacks": list(attacks)}
+            for (defences, attacks), names in alike.items()
+        ]
+    return grids
+
+
+def _embeddings_for(drawn: Blueprint, attack: str) -> set[str | None]:
+    """The defences whose embeddings an attack uses."""
+    return {drawn.attacks[name].get("embedding_of") for name in _members([attack], drawn.attacks)}
 
 
 def _defence(drawn: Blueprint, network: str, name: str, choices: Path, quick: bool) -> Defence:
