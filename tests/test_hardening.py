@@ -35,8 +35,8 @@ def model() -> nn.Module:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = partial(RefinedEmbedding, steps=2, widths=(2, 3, 4))
-    monkeypatch.setattr(hardening, "RefinedEmbedding", short)
+    small = partial(RefinedEmbedding, widths=(2, 3, 4))
+    monkeypatch.setattr(hardening, "RefinedEmbedding", small)
 
 
 def hand_made(model: nn.Module, embedding: clcnn.Embedding, data: object) -> clcnn.ControlledModule:
@@ -57,7 +57,9 @@ def test_the_filter_alone_is_as_by_hand(model: nn.Module) -> None:
 def test_with_a_network_behind_it_as_by_hand(model: nn.Module, quick: None) -> None:
     x, y = images(60, 1)
     loader = DataLoader(TensorDataset(x, y), batch_size=20)
-    robust = clcnn.harden(model, loader, preset="strong", refine=True, seed=3, progress=False)
+    robust = clcnn.harden(
+        model, loader, preset="strong", refine=True, seed=3, steps=2, progress=False
+    )
     embedding = RefinedEmbedding(steps=2, widths=(2, 3, 4), seed=3, progress=False)
     assert torch.equal(robust(x), hand_made(model, embedding, loader)(x))
 
@@ -71,7 +73,7 @@ def test_whether_to_refine_follows_from_the_authority(
         monkeypatch.setattr(hardening, "_ACTS", least)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            robust = clcnn.harden(model, data, progress=False)
+            robust = clcnn.harden(model, data, steps=2, progress=False)
         assert type(robust.embeddings[0]) is kind
 
 
@@ -118,6 +120,8 @@ def test_arguments_are_looked_at_before_anything_is_fitted(
         ({"alpha": 5}, "found alpha=5"),
         ({"refine": "no"}, "found refine='no'"),
         ({"seed": 1.5}, "found seed=1.5"),
+        ({"steps": 0}, "found steps=0"),
+        ({"steps": 2.5}, "found steps=2.5"),
         ({"calibrate_on": 3}, "found a int as data"),
         ({"calibrate_on": images(15, 2)[0]}, "found 15 samples to calibrate on"),
     ):

@@ -100,10 +100,10 @@ def test_controls_are_fitted_calibrated_and_written(
         lambda data, split, root: SimpleNamespace(tensors=lambda: parts[split]),
     )
     monkeypatch.setattr(
-        hardening, "RefinedEmbedding", partial(clcnn.RefinedEmbedding, steps=2, progress=False)
+        hardening, "RefinedEmbedding", partial(clcnn.RefinedEmbedding, widths=(2, 3, 4))
     )
     said: list[str] = []
-    paths = making.harden("resnet20-cifar10", tmp_path, say=said.append)
+    paths = making.harden("resnet20-cifar10", tmp_path, steps=2, say=said.append)
     assert [path.stem.removeprefix("resnet20-cifar10-") for path in paths] == list(PRESETS)
     monkeypatch.setattr(room, "SHELF", tmp_path)
     for preset in PRESETS:
@@ -113,6 +113,7 @@ def test_controls_are_fitted_calibrated_and_written(
         right = (robust(parts["test"][0]).argmax(1) == parts["test"][1]).double().mean()
         assert facts.controlled_accuracy == pytest.approx(100 * float(right))
         assert facts.embedding == "RefinedEmbedding"
+        assert facts.command == "clcnn harden resnet20-cifar10 --seed 0 --steps 2"
         assert facts.authority == pytest.approx(1, abs=0.01)
     assert sum("fitting on" in sentence for sentence in said) == 1
     monkeypatch.setattr(hardening, "_ACTS", 1.1)  # as for a network that control would harm
