@@ -135,7 +135,9 @@ def test_what_was_not_chosen_yet_is_said_and_the_others_run(here: Path) -> None:
         *((known, defence, attack) for defence in ("none", "linear") for attack in attacks),
         *((unknown, "none", attack) for attack in attacks - {"manifold"}),  # in its embedding
     }
-    assert made.plan.defences["linear"].on(known).solver.settings["iterations"] == 20
+    chosen_for = made.plan.defences["linear"].on(known)
+    assert chosen_for.solver.settings["iterations"] == 20
+    assert chosen_for.accelerate == "bfloat16"  # whatever the choice was made with
 
 
 def test_table3_has_differences_on_the_same_images(here: Path) -> None:

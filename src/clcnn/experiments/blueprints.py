@@ -206,7 +206,9 @@ def _defence(drawn: Blueprint, network: str, name: str, choices: Path, quick: bo
     stated, fixed, choice = drawn.defence(network, name)
     values = stated
     if choice is not None and not quick:
-        values = {"tuned": choice_file(choices, network, choice).name, **fixed}
+        # How fast it is solved is no part of a choice.
+        speed = {key: stated[key] for key in ("accelerate",) if key in stated}
+        values = {"tuned": choice_file(choices, network, choice).name, **speed, **fixed}
     return read_defence(Table(f"plan {drawn.name}", f"defences.{name}", values), choices, ())
 
 
