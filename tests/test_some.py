@@ -25,3 +25,11 @@ def test_few_data_are_all_there() -> None:
     x = torch.arange(30.0).reshape(-1, 1)
     assert torch.equal(torch.cat(Batches(x).some(50)), x)
     assert torch.equal(torch.cat(Batches(x).some(30)), x)
+
+
+def test_batches_are_no_larger_than_those_given() -> None:
+    x = torch.arange(100.0).reshape(-1, 1)
+    loader = DataLoader(TensorDataset(x), batch_size=4)
+    assert {len(part) for part in Batches(loader).some(50)} == {4, 2}
+    whole = Batches([torch.arange(1000.0).reshape(-1, 1)]).some(600)
+    assert [len(part) for part in whole] == [256, 256, 88]

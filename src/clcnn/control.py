@@ -115,7 +115,7 @@ class ControlledModule(nn.Module):
         self.grad = grad
         self.allow_bypass = allow_bypass
         self.embeddings = nn.ModuleList()
-        self._quick: Rounded | None = None
+        self._rounded: Rounded | None = None
         self.shapes: tuple[tuple[int, ...], ...] = ()
         self.input_shape: tuple[int, ...] = ()
         # An empty tensor that follows .to(): it tells which dtype and device inputs must have.
@@ -170,7 +170,7 @@ class ControlledModule(nn.Module):
 
     def remarks(self) -> list[str]:
         """What one should know of this solver with these embeddings; often nothing."""
-        solver = self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
+        solver = self._one_solver()
         return solver.remarks(self.cuts, _as_embeddings(self.embeddings))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -202,11 +202,11 @@ class ControlledModule(nn.Module):
         With ``unroll`` the solution is differentiable with respect to x.
         """
         solver = self._ready_solver(x)
-        return solver.solve(self._ready_dynamics(), self.objective, x, unroll=unroll)
+        return solver.solve(self._ready_dynamics(), self.working_objective, x, unroll=unroll)
 
     def _answer(self, x: Tensor, *, unroll: bool = False) -> Tensor:
         solver = self._ready_solver(x)
-        return solver.answer(self._ready_dynamics(), self.objective, x, unroll=unroll)
+        return solver.answer(self._ready_dynamics(), self.working_objective, x, unroll=unroll)
 
     def calibrate(self, clean: Loader, alpha: float = 0.05) -> Self:
         """Let `detect` flag at most a share ``alpha`` of clean samples.
@@ -247,15 +247,25 @@ class ControlledModule(nn.Module):
                 "first call (or clcnn.load)."
             )
         check_input(x, self.input_shape, self.input_like)
+        return self._one_solver()
+
+    def _one_solver(self) -> Solver:
         return self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
 
     @property
     def objective(self) -> Objective:
-        """J, as the solver sees it."""
+        """J."""
         R = regularization_per_cut(self.regularization, self.cuts, self.shapes)
         weights = weights_per_cut(self.weights, self.cuts, self.shapes)
-        quick = None if self._quick is None else self._quick.embeddings()
-        return Objective(_as_embeddings(self.embeddings), R, weights, quick)
+        return Objective(_as_embeddings(self.embeddings), R, weights)
+
+    @property
+    def working_objective(self) -> Objective:
+        """J, as the solver sees it: by embeddings in bfloat16 where it iterates and was told so."""
+        exact = self.objective
+        if self._rounded is None or not isinstance(self._one_solver(), IterativeSolver):
+            return exact
+        return replace(exact, embeddings=self._rounded.of(exact.embeddings))
 
     def configure(
         self,
@@ -288,7 +298,7 @@ class ControlledModule(nn.Module):
         makes clean batches cheap. It also frees every attack that hardly raises J (small
         perturbations do not): measure what is left of the robustness before you rely on it.
         """
-        solver = self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
+        solver = self._one_solver()
         if not isinstance(solver, IterativeSolver):
             raise SolveError(
                 f"found the solver {solver!r}; only an iterative one (PMP, MSA) has iterations to "
@@ -313,13 +323,14 @@ class ControlledModule(nn.Module):
         fold: batch norms become part of the layers before them; channels_last: the memory layout
         of 4-dimensional states; compile: the parts between the cuts go through torch.compile (True
         or a backend's name); bfloat16: the products of linear and auto-encoder embeddings in
-        bfloat16, which pays where the processor has instructions for it.
+        bfloat16, which pays where the processor has instructions for it; so are then J, by which
+        iterates are compared, and the score: calibrate a detector again.
 
         Gradients agree up to rounding, which Adam can turn into a step of lr where they are nearly
-        zero (in bfloat16 more often: measure it); the logits and J of the answer still come from
-        your own modules and embeddings. The copy costs the model's memory once more (with bfloat16
-        half of the embeddings', too) and follows changes of the weights, unless they are written
-        through ``.data``, which nothing notices: accelerate again then.
+        zero (in bfloat16 more often: measure it); the logits still come from your own modules. The
+        copy costs the model's memory once more (with bfloat16 half of the embeddings', too) and
+        follows changes of the weights, unless they are written through ``.data``, which nothing
+        notices: accelerate again then.
         """
         dynamics = self._ready_dynamics()
         if not self.is_fitted:
@@ -333,7 +344,9 @@ class ControlledModule(nn.Module):
         example = torch.rand((2, *self.input_shape), generator=generator).to(self.input_like)
         other = self.configure()
         other.dynamics = dynamics.accelerated(example, Speedups(fold, channels_last, compile))
-        other._quick = Rounded(_as_embeddings(self.embeddings)) if bfloat16 else None
+        other._rounded = Rounded() if bfloat16 else None
+        if bfloat16:  # another J is another score
+            other._forget_calibration()
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -363,7 +376,7 @@ class ControlledModule(nn.Module):
 
         if not self.is_fitted:
             raise FitError("there is nothing to export before .fit(clean data).")
-        solver = self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
+        solver = self._one_solver()
         subject = Subject(
             dynamics=self._ready_dynamics(),
             objective=self.objective,
@@ -398,7 +411,6 @@ class ControlledModule(nn.Module):
         self.dynamics = dynamics
         self.embeddings = nn.ModuleList(fitted)
         self.embeddings.eval()
-        self._quick = None
         self.shapes = shapes
         self.input_shape = tuple(input_like.shape[1:])
         self.input_like = input_like.flatten()
@@ -424,7 +436,7 @@ class ControlledModule(nn.Module):
             "model": type(self.model).__name__,
             "fingerprint": persistence.fingerprint(self.model),
         }
-        solver = self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
+        solver = self._one_solver()
         header["alpha"] = self.alpha
         header["solver"] = persistence.pack_solver(solver)
         header["embeddings"] = [persistence.pack_embedding(E) for E in objective.embeddings]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -57,19 +57,12 @@ class Objective:
     """J(u) = sum_t w_t ||E_t(z_t) - z_t||^2 + u_t' R_t u_t.
 
     ``weights`` w_t are 1 in the paper, which sums squares within a layer; 1/d_t gives the average
-    over features that the authors' code takes. ``quick`` embeddings, equal up to rounding, stand in
-    for the others while a solver iterates.
+    over features that the authors' code takes.
     """
 
     embeddings: Sequence[Embedding]
     regularization: Sequence[Regularization]
     weights: Sequence[float]
-    quick: Sequence[Embedding] | None = None
-
-    @property
-    def iterated(self) -> Objective:
-        """J as the iterations see it."""
-        return self if self.quick is None else replace(self, embeddings=self.quick, quick=None)
 
     def running_loss(self, t: int, z: Tensor, u: Tensor) -> Tensor:
         """L_t at z = x_t + u, per sample: (batch,)."""

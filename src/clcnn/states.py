@@ -65,25 +65,26 @@ class Batches:
                 yield x, y
 
     def some(self, count: int) -> list[Tensor]:
-        """Up to ``count`` inputs from everywhere in the data, the same ones each time.
+        """Up to ``count`` inputs from everywhere in the data, in batches as large as those given.
 
         Each sample draws a number, and those with the lowest are kept: data that are sorted by
-        class are met as those that are not.
+        class are met as those that are not. It takes one pass over all of the data; where these
+        come in the same order, it is the same inputs that are kept.
         """
         generator = torch.Generator().manual_seed(0)
         kept: list[Tensor] = []
         drawn = torch.empty(0, dtype=torch.float64)
+        largest = 1
         for x, _ in self:
+            largest = max(largest, len(x))
             numbers = torch.rand(len(x), generator=generator, dtype=torch.float64)
-            if len(drawn) == count:
-                low = (numbers < drawn.max()).nonzero().squeeze(1)
-                x, numbers = x[low.to(x.device)], numbers[low]
-            kept.extend(value.clone() for value in x)  # a view would keep its whole batch
-            drawn = torch.cat([drawn, numbers])
-            if len(drawn) > count:
-                best = drawn.argsort()[:count].sort().values
-                kept, drawn = [kept[place] for place in best.tolist()], drawn[best]
-        return [torch.stack(kept[k : k + CHUNK]) for k in range(0, len(kept), CHUNK)]
+            best = torch.cat([drawn, numbers]).argsort()[:count].sort().values
+            old, new = best[best < len(drawn)], best[best >= len(drawn)] - len(drawn)
+            kept = [kept[place] for place in old.tolist()]
+            kept += [x[place].clone() for place in new.tolist()]  # a view would keep all of x
+            drawn = torch.cat([drawn[old], numbers[new]])
+        size = min(CHUNK, largest)
+        return [torch.stack(kept[k : k + size]) for k in range(0, len(kept), size)]
 
     def mixed(
         self, size: int, generator: torch.Generator

@@ -10,6 +10,8 @@ import clcnn
 from clcnn import AutoencoderEmbedding, LinearEmbedding
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.rounded import multiplies_bfloat16
+from clcnn.evaluation.centring import BatchCentred
+from clcnn.evaluation.prefixes import prefixes
 
 
 def flat_states() -> Tensor:
@@ -37,7 +39,8 @@ def test_residual_energy_and_gradient_are_near_those_of_the_original(case: str) 
     quick = E.in_bfloat16()
     z = (x[:16] + 0.3 * torch.randn(x[:16].shape)).requires_grad_()
     scale = float(x.std())
-    assert quick.residual(z).dtype == torch.float32
+    assert quick.residual(z).dtype == quick.project(z).dtype == torch.float32
+    torch.testing.assert_close(quick.project(z) - z, quick.residual(z), rtol=0.05, atol=0.02)
     gap = (quick.residual(z) - E.residual(z)).detach().abs().max()
     assert 0 < float(gap) < 0.05 * scale  # bfloat16 has 8 bits: it rounds, and not by much
     torch.testing.assert_close(quick.energy(z), E.energy(z), rtol=0.05, atol=1e-3)
@@ -60,6 +63,16 @@ def test_what_has_no_such_form_is_itself() -> None:
     assert E.in_bfloat16() is E
 
 
+def test_what_wraps_one_rounds_with_it() -> None:
+    E = LinearEmbedding(rank=4).fit([flat_states()])
+    x = flat_states()[:8] + 0.3
+    wrapped = BatchCentred(E)
+    assert not torch.equal(wrapped.in_bfloat16().energy(x), wrapped.energy(x))
+    torch.testing.assert_close(
+        wrapped.in_bfloat16().energy(x), wrapped.energy(x), rtol=0.05, atol=1e-2
+    )
+
+
 def network() -> nn.Module:
     torch.manual_seed(0)
     layers = [nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 20), nn.Tanh(), nn.Linear(20, 3)]
@@ -75,23 +88,50 @@ def controlled() -> clcnn.ControlledModule:
     ).fit(flat_states())
 
 
-def test_j_of_the_answer_is_that_of_the_exact_embeddings() -> None:
+def test_logits_are_those_of_the_networks_own_modules() -> None:
     robust = controlled()
     fast = robust.accelerate(bfloat16=True)
     x = flat_states()[:32] + 0.5 * torch.randn(32, 40)
     found = fast.solve(x)
-    u = list(found.u)
-    total = torch.zeros(32)
     assert robust.dynamics is not None
-
-    def steer(t: int, state: Tensor) -> Tensor:
-        z = state + u[t]
-        total.add_(robust.embeddings[t].energy(z))  # type: ignore[operator]
-        return z
-
-    logits = robust.dynamics.rollout(x, steer)
-    torch.testing.assert_close(found.J, total, rtol=1e-5, atol=1e-5)
+    logits = robust.dynamics.rollout(x, lambda t, state: state + found.u[t])
     torch.testing.assert_close(found.logits, logits)
+
+
+def test_all_iterates_are_compared_by_one_j() -> None:
+    robust = controlled()
+    fast = robust.accelerate(bfloat16=True)
+    x = flat_states()[:64] + 0.5 * torch.randn(64, 40)
+    found = fast.solve(x)
+    without = fast.configure(solver=clcnn.PMP(iterations=0)).solve(x)
+    assert bool((found.J <= without.J).all())
+    torch.testing.assert_close(found.score, without.J)
+    for count, prefix in prefixes(fast, x, (3, 8)).items():
+        whole = fast.configure(solver=clcnn.PMP(iterations=count, lr=0.05)).solve(x)
+        torch.testing.assert_close(prefix.solution.J, whole.J)
+        torch.testing.assert_close(prefix.solution.logits, whole.logits)
+
+
+def test_one_pass_control_keeps_every_digit() -> None:
+    robust = controlled().configure(solver=clcnn.Greedy())
+    x = flat_states()[:8] + 0.5 * torch.randn(8, 40)
+    exact, fast = robust.solve(x), robust.accelerate(bfloat16=True).solve(x)
+    assert torch.equal(exact.J, fast.J)
+    assert torch.equal(exact.logits, fast.logits)
+
+
+def test_a_detector_is_to_be_calibrated_again() -> None:
+    robust = controlled().calibrate(flat_states())
+    with pytest.raises(clcnn.FitError, match="not calibrated"):
+        robust.accelerate(bfloat16=True).detect(flat_states()[:4])
+    assert robust.accelerate().detect(flat_states()[:4]).flagged.shape == (4,)
+
+
+def test_an_exported_program_is_that_of_the_exact_embeddings() -> None:
+    robust = controlled()
+    x = flat_states()[:4] + 0.5 * torch.randn(4, 40)
+    program = robust.accelerate(bfloat16=True).export(format="torch")
+    torch.testing.assert_close(program.module()(x), robust(x), rtol=1e-4, atol=1e-4)
 
 
 def test_the_controls_do_nearly_as_well() -> None:
@@ -117,6 +157,11 @@ def test_copies_follow_their_originals() -> None:
     with torch.no_grad():
         robust.embeddings[0].V.zero_()  # type: ignore[operator, union-attr]
     assert not torch.equal(before, fast.solve(x).u[0])
+    fast.embeddings[0] = LinearEmbedding(rank=2).fit([flat_states()])
+    rank_2 = fast.solve(x).u[0]
+    other = controlled()
+    other.embeddings[0] = fast.embeddings[0]
+    assert torch.equal(rank_2, other.accelerate(bfloat16=True).solve(x).u[0])
     fast.double()
     assert fast.solve(x.double()).u[0].dtype == torch.float64
 
@@ -133,3 +178,8 @@ def test_unrolled_gradients_go_through_the_rounded_products() -> None:
 def test_a_processor_says_whether_it_has_the_instructions() -> None:
     assert multiplies_bfloat16(torch.device("cpu")) in (True, False)
     assert not multiplies_bfloat16(torch.device("meta"))
+
+
+def test_an_older_torch_cannot_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert not multiplies_bfloat16(torch.device("cpu"))

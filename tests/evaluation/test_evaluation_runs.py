@@ -27,6 +27,7 @@ from clcnn.evaluation import (
     Store,
     Workshop,
     compare,
+    defending,
     hashing,
     pick,
     results,
@@ -37,7 +38,7 @@ from clcnn.evaluation import (
 from clcnn.evaluation.measuring import unpacked
 from clcnn.evaluation.results import Result
 from clcnn.evaluation.runner import Silent
-from clcnn.evaluation.threats import seed_of
+from clcnn.evaluation.threats import seed_of, smaller_eps
 from clcnn.models.weights import header
 from clcnn.statistics import wilson
 
@@ -425,7 +426,7 @@ def test_what_broke_a_sample_in_a_smaller_ball_breaks_it_in_a_larger_one(
 
     def counted(self: WorstCase, model: Any, x: torch.Tensor, *rest: Any, **more: Any) -> Any:
         found = first_success(self, model, x, *rest, **more)
-        by = [name for name in found.by if name is None or not name.startswith(("clean", "known"))]
+        by = [n for n in found.by if n is None or not n.startswith(("clean", "known", "eps "))]
         attacked.append((round(255 * self.eps), len(by)))
         return found
 
@@ -437,12 +438,56 @@ def test_what_broke_a_sample_in_a_smaller_ball_breaks_it_in_a_larger_one(
         for place in rows[0]:
             right = [row[place][2] for row in rows]
             assert right == sorted(right, reverse=True)
-            if threat == "adaptive" and not right[0]:  # and it is told what broke it first
-                assert rows[2][place][8] == rows[0][place][8]
+            if not right[0]:  # and it is told what broke it first
+                first = rows[0][place][8]
+                assert rows[2][place][8] == (first if first == "clean" else f"eps 30: {first}")
     # Two chunks, 30 before 90 though it stands behind it; ever fewer samples are left to attack.
     assert [eps for eps, _ in attacked] == [30, 60, 90, 30, 60, 90]
     left = [sum(count for at, count in attacked if at == eps) for eps in (30, 60, 90)]
     assert left[0] > left[1] > left[2]
+
+
+def test_a_worst_case_without_oblivious_examples_has_its_own_at_every_epsilon(
+    tmp_path: Path,
+) -> None:
+    text = NESTED.replace('kind = "pgd"\nsteps = 2', 'kind = "stealth"\nsteps = 2')
+    text = text.replace('threats = ["oblivious", "adaptive"]', 'threats = ["adaptive"]')
+    text = text.replace("[[grid]]", '[[grid]]\ndefences = ["layerwise"]')
+    alone = text.replace("[90, 30, 60]", "[90]")
+    (single,) = run(plan(alone), tmp_path / "a.sqlite", workshop=workshop())
+    nested = {r.eps: r for r in run(plan(text), tmp_path / "b.sqlite", workshop=workshop())}
+    assert nested[90.0].accuracy <= single.accuracy
+
+
+def test_fewer_images_at_a_smaller_epsilon_are_no_part_of_more(tmp_path: Path) -> None:
+    grid = '[[grid]]\nattacks = ["worst"]\nthreats = ["adaptive"]\n'
+    text = NESTED[: NESTED.index("[[grid]]")]
+    text += f"{grid}eps = 90\nn = 24\n{grid}eps = 30\nn = 6\n{grid}eps = 60\nn = 24\n"
+    some = plan(text)
+    at = {e.eps: e for e in some.entries if e.defence == "layerwise"}
+    assert smaller_eps(some, at[90.0]) == (60.0,)
+    assert smaller_eps(some, at[60.0]) == ()
+
+
+def test_broken_stays_broken_even_where_an_answer_depends_on_its_neighbours(
+    tmp_path: Path,
+) -> None:
+    text = NESTED.replace("[90, 30, 60]", f"{list(range(16, 60, 4))}")
+    text = text.replace(
+        'solver = { kind = "greedy" }', 'solver = { kind = "greedy" }\ncentring = "batch"'
+    )
+    found = run(plan(text), tmp_path / "r.sqlite", workshop=workshop())
+    shares = [r.accuracy for r in found if (r.defence, r.threat) == ("layerwise", "adaptive")]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_whether_products_are_rounded_is_part_of_the_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TEXT.replace('"head"]', '"head"]\naccelerate = "bfloat16"')
+    found = []
+    for can in (True, False):
+        monkeypatch.setattr(defending, "multiplies_bfloat16", lambda device, can=can: can)
+        found.append(keys(text))
+    assert {key[0] for key in found[0] if found[0][key] == found[1][key]} == {"none"}
 
 
 def test_a_smaller_epsilon_more_makes_another_cell(tmp_path: Path) -> None:

@@ -87,13 +87,16 @@ class WorstCase(Attack):
         known: Sequence[Tensor] = (),
         *,
         in_full: bool = False,
+        within: Strongest | None = None,
     ) -> Strongest:
         """The worst case with its verdicts; examples in ``known`` are tried before any attack.
 
         Nothing is spent on a sample once it is beaten (`Attack.for_verdicts`). With ``in_full``
         every attack goes all its way, for who looks at more of the images than the verdicts.
+        ``within`` is the worst case of the same images in a smaller ball: what broke there is
+        broken here.
         """
-        return self._run_all(model, x, y, known, self._attacks_on(model), in_full)
+        return self._run_all(model, x, y, known, self._attacks_on(model), in_full, within)
 
     def first_success(
         self,
@@ -103,12 +106,13 @@ class WorstCase(Attack):
         known: Sequence[Tensor] = (),
         *,
         in_full: bool = False,
+        within: Strongest | None = None,
     ) -> Strongest:
         """As `strongest`, but with no attack beside the given ones.
 
         For who has the oblivious examples already, and hands them in as ``known``.
         """
-        return self._run_all(model, x, y, known, self.attacks, in_full)
+        return self._run_all(model, x, y, known, self.attacks, in_full, within)
 
     def _run_all(
         self,
@@ -118,20 +122,32 @@ class WorstCase(Attack):
         known: Sequence[Tensor],
         attacks: Sequence[Attack],
         in_full: bool,
+        within: Strongest | None,
     ) -> Strongest:
         run = attacks if in_full else [attack.for_verdicts() for attack in attacks]
         with outside_inference_mode():
-            return self._first_success(model, *checked_images(x, y), known, run)
+            return self._first_success(model, *checked_images(x, y), known, run, within)
 
     def _first_success(
-        self, model: Model, x: Tensor, y: Tensor, known: Sequence[Tensor], attacks: Sequence[Attack]
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        known: Sequence[Tensor],
+        attacks: Sequence[Attack],
+        within: Strongest | None,
     ) -> Strongest:
         refuse_training_mode(model)
         for place, x_known in enumerate(known):
-            self._check_known(place, x_known, x)
+            self._check_known(f"known[{place}]", x_known, x)
         x_adv = x.clone()
         robust = self._correct(model, x, y)
         by: list[str | None] = [None if right else "clean" for right in robust.tolist()]
+        if within is not None:
+            self._check_known("within.x_adv", within.x_adv, x)
+            for place in (robust & ~within.robust).nonzero().squeeze(1).tolist():
+                x_adv[place], by[place] = within.x_adv[place], within.by[place]
+            robust = robust & within.robust
 
         def keep(name: str, places: Tensor, candidates: Tensor, right: Tensor) -> None:
             broken = places[~right]
@@ -141,6 +157,8 @@ class WorstCase(Attack):
                 by[place] = name
 
         for place, x_known in enumerate(known):
+            if not robust.any():
+                break
             # All samples, not only those left: the same batches as in any other evaluation of them,
             # so that no rounding can turn a success into a failure.
             right = self._correct(model, x_known, y)
@@ -166,16 +184,16 @@ class WorstCase(Attack):
         verdicts = [is_correct(target, x[part], y[part]) for part in parts(len(x), self.batch_size)]
         return torch.cat(verdicts) if verdicts else y.new_zeros(0, dtype=torch.bool)
 
-    def _check_known(self, place: int, x_known: Tensor, x: Tensor) -> None:
+    def _check_known(self, name: str, x_known: Tensor, x: Tensor) -> None:
         if x_known.shape != x.shape or x_known.dtype != x.dtype:
             raise DataError(
-                f"known[{place}] has shape {tuple(x_known.shape)} and {x_known.dtype}, expected "
+                f"{name} has shape {tuple(x_known.shape)} and {x_known.dtype}, expected "
                 f"{tuple(x.shape)} and {x.dtype}, as the images"
             )
         outside = int((~self.within(x_known, x)).sum())
         if outside:
             raise DataError(
-                f"{outside} of the {len(x)} images in known[{place}] are further than eps = "
+                f"{outside} of the {len(x)} images in {name} are further than eps = "
                 f"{self.eps:g} ({self.norm}) away or outside [0, 1]: expected examples of the same "
                 "threat"
             )

@@ -158,17 +158,19 @@ class LinearEmbedding(OrthogonalEmbedding):
 
     def project(self, x: Tensor) -> Tensor:
         """E(x) = mean + V V'(x - mean)."""
+        if self.V.dtype != x.dtype:
+            return super().project(x)
         return torch.addmm(self.mean, self.coefficients(x), self.V.T).reshape(x.shape)
 
     def _coefficients(self, y: Tensor) -> Tensor:
-        return y @ self.V
+        return (y.to(self.V.dtype) @ self.V).to(y.dtype)
 
     def _project(self, y: Tensor) -> Tensor:
-        return (y @ self.V) @ self.V.T
+        return ((y.to(self.V.dtype) @ self.V) @ self.V.T).to(y.dtype)
 
     def _reject_(self, y: Tensor) -> Tensor:
         if self.V.dtype != y.dtype:
-            return self._project(y.to(self.V.dtype)).to(y.dtype).sub_(y)
+            return self._project(y).sub_(y)
         return y.addmm_(y @ self.V, self.V.T, beta=-1)
 
     def in_bfloat16(self) -> LinearEmbedding:

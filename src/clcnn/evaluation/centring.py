@@ -47,5 +47,9 @@ class BatchCentred(Embedding):
         """||E(x) - x||^2."""
         return self.inner.energy(self._moved(x))
 
+    def in_bfloat16(self) -> BatchCentred:
+        """The same around the inner embedding in bfloat16."""
+        return BatchCentred(self.inner.in_bfloat16())
+
     def _moved(self, x: Tensor) -> Tensor:
         return x - x.mean(0, keepdim=True) + self.fitted_mean

@@ -91,11 +91,14 @@ class Defences:
             return None
         defence = plan.defences[name].on(network)
         self._check_choice(plan, network, name, defence)
-        return {
+        settings: dict[str, Any] = {
             "settings": defence.settings(),
             "fitted": digest(self.fit_key(plan, network, defence)),
             "versions": versions(_rooms(defence)),
         }
+        if defence.accelerate == BFLOAT16:
+            settings["rounded"] = multiplies_bfloat16(self.workshop.device)
+        return settings
 
     def ready(self, plan: Plan, network: str, name: str) -> Defended:
         """The network under the defence called ``name``."""

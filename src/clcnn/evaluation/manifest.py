@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from clcnn._version import __version__
+from clcnn.embeddings.rounded import multiplies_bfloat16
 from clcnn.evaluation.hashing import ATTACK_ROOMS, CORRUPTION_ROOMS, DEFENCE_ROOMS, room_code
 from clcnn.evaluation.plan import Plan
 from clcnn.evaluation.workshop import Workshop
@@ -31,6 +32,7 @@ def manifest(plan: Plan, workshop: Workshop) -> dict[str, Any]:
         "packages": {name: _installed(name) for name in _PACKAGES},
         "machine": platform.machine(),
         "device": str(workshop.device),
+        "bfloat16": multiplies_bfloat16(workshop.device),
         "threads": torch.get_num_threads(),
         "code": {room: room_code(room) for room in sorted(_ROOMS)},
         "plan": {

@@ -39,7 +39,7 @@ def prefixes(robust: ControlledModule, x: Tensor, counts: Sequence[int]) -> dict
         )
     if robust.dynamics is None or min(counts) < 0:
         raise SolveError(f"found counts {list(counts)}; expected a fitted network and 0 or more.")
-    problem = Problem(robust.dynamics, robust.objective, x)
+    problem = Problem(robust.dynamics, robust.working_objective, x)
     found: dict[int, Prefix] = {}
     began = time.perf_counter()
     with grad_mode(False), no_autocast(x):

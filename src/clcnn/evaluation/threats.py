@@ -24,6 +24,7 @@ from clcnn.attacks import (
     ExactGradient,
     Finding,
     StraightThrough,
+    Strongest,
     Unrolled,
     WorstCase,
 )
@@ -96,11 +97,11 @@ def ways_to_know(solver: type[Solver], *, black_box: bool = False) -> tuple[str,
 
 
 def smaller_eps(plan: Plan, entry: Entry) -> tuple[float, ...]:
-    """The smaller epsilons at which the plan has the same worst case: their examples count, too."""
+    """The smaller epsilons at which the plan has the same worst case, for these images and more."""
     if entry.attack == NONE or plan.attacks[entry.attack].kind != WORST:
         return ()
-    alike = (e.eps for e in plan.entries if replace(e, eps=entry.eps, n=entry.n) == entry)
-    return tuple(sorted({eps for eps in alike if eps < entry.eps}))
+    alike = (e for e in plan.entries if replace(e, eps=entry.eps, n=entry.n) == entry)
+    return tuple(sorted({e.eps for e in alike if e.eps < entry.eps and e.n >= entry.n}))
 
 
 class Threats:
@@ -129,7 +130,8 @@ class Threats:
             return Examples(chunk.x, 0.0)
         members = [m for m in plan.members(entry.attack) if plan.attacks[m].kind != "stealth"]
         known = [self.oblivious(plan, entry, member, chunk) for member in members]
-        if entry.threat == "oblivious" and len(known) == 1 and not smaller_eps(plan, entry):
+        is_worst = plan.attacks[entry.attack].kind == WORST
+        if entry.threat == "oblivious" and len(known) == 1 and not is_worst:
             return known[0]
         return self._worst(plan, entry, chunk, defended, known)
 
@@ -162,9 +164,10 @@ class Threats:
         What broke a sample in a smaller ball lies in this one: nothing more is spent on it.
         """
         smaller = smaller_eps(plan, entry)
-        inner: tuple[Examples, ...] = ()
+        within = None
         if smaller:
-            inner = (self.images(plan, replace(entry, eps=smaller[-1]), chunk, defended),)
+            inner = self.images(plan, replace(entry, eps=smaller[-1]), chunk, defended)
+            within = _verdicts(inner, smaller[-1])
         through = {member: views(plan, entry, member) for member in plan.members(entry.attack)}
         key: dict[str, Any] = {
             "defence": defended.settings,
@@ -183,16 +186,16 @@ class Threats:
                 for member, names in through.items()
                 for view in names
             ]
-            x_known = [examples.x for examples in (*inner, *known)]
+            x_known = [examples.x for examples in known]
             # An attack of its own gives its own examples; of a worst case only verdicts count.
             in_full = plan.attacks[entry.attack].kind != WORST
-            made = timed(lambda: worst(defended.module, chunk, x_known, attacks, in_full))
+            made = timed(lambda: worst(defended.module, chunk, x_known, attacks, in_full, within))
             found = [finding for examples in known for finding in examples.findings]
             return Examples(
                 made.x,
-                made.seconds + sum(examples.seconds for examples in (*inner, *known)),
+                made.seconds + sum(examples.seconds for examples in known),
                 tuple(dict.fromkeys([*found, *made.findings])),
-                _told(made.broken_by or (), inner),
+                made.broken_by,
             )
 
         return self.cache.get(key, chunk.x, make)
@@ -252,19 +255,16 @@ class Threats:
         return settings
 
 
-def _told(broken_by: Sequence[str | None], inner: Sequence[Examples]) -> list[str | None]:
-    """What broke each sample, where it was a smaller epsilon's example what broke it there."""
-    names: list[str | None] = []
-    for place, name in enumerate(broken_by):
-        number = int(name.removeprefix("known ")) if name and name.startswith("known ") else None
-        if number is None or not inner:
-            names.append(name)
-        elif number < len(inner):
-            before = inner[number].broken_by
-            names.append((before[place] if before else None) or "smaller eps")
-        else:
-            names.append(f"known {number - len(inner)}")
-    return names
+def _verdicts(inner: Examples, eps: float) -> Strongest:
+    """A worst case in a smaller ball; what broke a sample is told with the epsilon, once."""
+    names = [
+        name
+        if name is None or name == "clean" or name.startswith("eps ")
+        else f"eps {eps:g}: {name}"
+        for name in inner.broken_by or [None] * len(inner.x)
+    ]
+    robust = torch.tensor([name is None for name in names], device=inner.x.device)
+    return Strongest(inner.x, robust, tuple(names))
 
 
 def worst(
@@ -273,12 +273,13 @@ def worst(
     known: Sequence[Tensor],
     attacks: Sequence[Attack],
     in_full: bool = False,
+    within: Strongest | None = None,
 ) -> tuple[Tensor, list[str | None]]:
     """The first success of each sample, and what it was: "clean", "known 0", an attack's label.
 
     A sample that withstood everything comes back as the last of the known examples.
     """
-    x_adv, by = _first_success(model, chunk, known, attacks, in_full)
+    x_adv, by = _first_success(model, chunk, known, attacks, in_full, within)
     if known:
         withstood = torch.tensor([name is None for name in by], device=x_adv.device)
         x_adv[withstood] = known[-1][withstood]
@@ -291,16 +292,20 @@ def _first_success(
     known: Sequence[Tensor],
     attacks: Sequence[Attack],
     in_full: bool,
+    within: Strongest | None,
 ) -> tuple[Tensor, list[str | None]]:
     if attacks:
         worst_of = WorstCase(attacks)
         # With the oblivious examples at hand none are made again: a row called "noise" would
         # otherwise hold the PGD that a worst case adds of its own.
         find = worst_of.first_success if known else worst_of.strongest
-        found = find(model, chunk.x, chunk.y, known, in_full=in_full)
+        found = find(model, chunk.x, chunk.y, known, in_full=in_full, within=within)
         return found.x_adv, list(found.by)
     x_adv = chunk.x.clone()
     by: list[str | None] = [None] * len(x_adv)
+    if within is not None:
+        broken = ~within.robust
+        x_adv[broken], by = within.x_adv[broken], list(within.by)
     tried = [("clean", chunk.x), *((f"known {k}", x) for k, x in enumerate(known))]
     for name, x in tried:
         right = is_correct(model, x, chunk.y).tolist()

@@ -113,9 +113,10 @@ def ready(
         pairs = [pair for pair in pairs if pair not in unchosen]
         if unchosen:
             missing.append(_asking(drawn, unchosen, choices))
-        if unchosen and not pairs:
+        grids = _without(drawn, set(unchosen))
+        if unchosen and not (pairs and grids):
             raise PlanError(missing[-1])
-        drawn = replace(drawn, values={**drawn.values, "grid": _without(drawn, set(unchosen))})
+        drawn = replace(drawn, values={**drawn.values, "grid": grids})
     plan = parse(_table(drawn, there, pairs), choices)
     defences = {
         name: replace(

@@ -191,7 +191,7 @@ def _finish(
     if older is not None:
         replayed = whole.take(older.index).evaluate(_replay(older.best_u), with_logits=True)
         assert replayed.logits is not None
-        groups.append((replace(older, best_J_t=replayed.J_t), replayed.logits))
+        groups.append((older, replayed.logits))
     return without_nonfinite(_in_order(groups), whole)
 
 

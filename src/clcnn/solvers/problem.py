@@ -52,11 +52,7 @@ class Problem:
         return replace(self, x0=self.x0[which])
 
     def evaluate(self, control: Policy | None, *, with_logits: bool = False) -> Evaluation:
-        """x_{t+1} = f_t(x_t + u_t) and L_t for all t; ``control(t, x_t)`` gives u_t.
-
-        Without logits it is one pass of many: dynamics and embeddings may be the faster ones.
-        """
-        objective = self.objective if with_logits else self.objective.iterated
+        """x_{t+1} = f_t(x_t + u_t) and L_t for all t; ``control(t, x_t)`` gives u_t."""
         losses: list[Tensor] = []
         u: list[Tensor] = []
         z: list[Tensor] = []
@@ -65,7 +61,7 @@ class Problem:
             u_t = None if control is None else control(t, x)
             z_t = x if u_t is None else x + u_t
             u_t = torch.zeros_like(x) if u_t is None else u_t
-            losses.append(objective.running_loss(t, z_t, u_t))
+            losses.append(self.objective.running_loss(t, z_t, u_t))
             u.append(u_t)
             z.append(z_t)
             return z_t
@@ -113,7 +109,7 @@ class Problem:
         Each cut ignores the state that arrives, except to score it against p, and sends on its own
         x_t + u_t, so that no stage sees another stage's control.
         """
-        T, objective = self.dynamics.T, self.objective.iterated
+        T = self.dynamics.T
 
         def passes(inputs: Controls, unroll: bool) -> Controls:
             x0, rest = inputs[0], inputs[1:]
@@ -123,7 +119,7 @@ class Problem:
 
             def steer(t: int, arriving: Tensor) -> Tensor:
                 z = x[t] + u[t]
-                loss = objective.running_loss(t, z, u[t])
+                loss = self.objective.running_loss(t, z, u[t])
                 terms.append(-loss if t == 0 else hamiltonian(p[t], arriving, loss))
                 return z
 
