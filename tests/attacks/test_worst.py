@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -208,6 +208,28 @@ def test_known_examples_are_checked(victim: Victim, robust: ControlledModule) ->
         worst.strongest(robust, x, y.int())
     nothing = worst.strongest(robust, x[:0], y[:0])
     assert nothing.x_adv.shape == (0, 1, 28, 28)
+
+
+def test_what_a_smaller_ball_broke_is_broken(victim: Victim, robust: ControlledModule) -> None:
+    x, y = victim.x[:60], victim.y[:60]
+    attack = StraightThrough(FGSM(EPS))
+    small = WorstCase([Transfer(FGSM(EPS / 2)), StraightThrough(FGSM(EPS / 2))])
+    inner = small.strongest(robust, x, y)
+    assert 0 < inner.robust.sum() < 60
+    done = WorstCase([Transfer(FGSM(EPS)), attack]).strongest(robust, x, y, within=inner)
+    broken = ~inner.robust
+    assert not (done.robust & broken).any()
+    assert torch.equal(done.x_adv[broken], inner.x_adv[broken])
+    assert all(done.by[i] == inner.by[i] for i in broken.nonzero().squeeze(1).tolist())
+    # Of the others, and of nothing else, the attacks are asked.
+    spared = WorstCase([Transfer(FGSM(EPS)), attack]).strongest(robust, x[~broken], y[~broken])
+    assert torch.equal(done.robust[~broken], spared.robust)
+    nothing = replace(inner, robust=torch.zeros_like(inner.robust))
+    assert not WorstCase([Never(EPS)]).first_success(robust, x, y, within=nothing).robust.any()
+    with pytest.raises(DataError, match=r"images in within\.x_adv are further than eps"):
+        small.strongest(robust, x, y, within=done)
+    with pytest.raises(DataError, match=r"within\.x_adv has shape \(60"):
+        small.strongest(robust, x[:9], y[:9], within=inner)
 
 
 def test_attacks_of_one_name_are_told_apart(victim: Victim) -> None:

@@ -63,7 +63,10 @@ def experiment(
     ],
     store: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results.sqlite"),
     csv: Annotated[
-        Path | None, typer.Option(help="The file to write [default: results/NAME.csv].")
+        Path | None,
+        typer.Option(
+            help="The file to write [default: results/NAME.csv; NAME-part.csv if rows are missing]."
+        ),
     ] = None,
     choices: Annotated[Path, typer.Option(help="Where chosen settings lie.")] = Path(
         "results/choices"
@@ -87,7 +90,8 @@ def experiment(
 
     Without --quick it needs settings that were chosen before: clcnn experiment tune. Repeat the
     command to go on after a stop; run it twice at once to share the work. Fewer images (--most) or
-    another --seed have results of their own. The exit code is 1 where a network was missing.
+    another --seed have results of their own. Where a network or chosen settings are missing, the
+    other rows are measured, and the exit code is 1.
     """
     from clcnn.errors import DataError
     from clcnn.evaluation import PlanError, Store
@@ -171,7 +175,8 @@ def _run(
     from clcnn.experiments.run import run
 
     outcome = run(name, store, request, workshop=workshop, watch=watch)
-    file = csv or Path("results") / f"{outcome.name}.csv"
+    part = "-part" if outcome.missing else ""  # a whole file is not replaced by less
+    file = csv or Path("results") / f"{outcome.name}{part}.csv"
     write_text(file, outcome.csv())
     if as_json:
         facts = {

@@ -174,15 +174,17 @@ def harden(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the network behind the filter.")] = 0,
     steps: Annotated[
-        int, typer.Option(min=1, help="Of the training of that network, 64 images each.")
-    ] = 2000,
+        int | None,
+        typer.Option(min=1, help="Of that network's training, 64 images each [default: 2000]."),
+    ] = None,
     root: Root = None,
 ) -> None:
     """Fit, calibrate and measure one-pass control. Example: clcnn harden resnet20-cifar10"""
+    from clcnn.hardening import STEPS
     from clcnn.solvers.feedback import PRESETS
     from clcnn.training.harden import harden as write
 
-    for path in write(name, out, root, seed, steps, preset or PRESETS, typer.echo):
+    for path in write(name, out, root, seed, steps or STEPS, preset or PRESETS, typer.echo):
         typer.echo(path)
 
 

@@ -63,7 +63,8 @@ Row = dict[str, str]
 class Outcome:
     """The rows of one experiment, in percent where they are accuracies.
 
-    ``missing`` says which networks are not there, ``warnings`` what the evaluation flagged.
+    ``missing`` says which networks or choices are not there, ``warnings`` what the evaluation
+    flagged.
     """
 
     name: str
@@ -135,7 +136,7 @@ def run(
 
 
 def plan_of(name: str, request: Request, workshop: Workshop) -> tuple[Plan, tuple[str, ...]]:
-    """The plan of an experiment as it is asked for, and the networks that it lacks.
+    """The plan of an experiment as it is asked for, and the networks and choices that it lacks.
 
     Fewer images or another seed than the plan's own make another plan, which its name says.
     """
