@@ -290,6 +290,17 @@ def test_a_defence_counts_the_files_that_it_goes_through_and_no_others() -> None
     assert {"solvers/feedback", "embeddings/spectral", "embeddings/spectrum"} < one_pass
 
 
+def test_imports_that_are_followed_are_the_only_ones_in_the_shared_rooms() -> None:
+    for room in ("embeddings", "solvers"):
+        for path in (hashing._PACKAGE / room).rglob("*.py"):
+            for line in ast.walk(ast.parse(path.read_text())):
+                if isinstance(line, ast.Import):
+                    assert not any(alias.name.startswith("clcnn") for alias in line.names), path
+                if isinstance(line, ast.ImportFrom):
+                    assert line.level == 0, path
+                    assert line.module != "clcnn", path
+
+
 @pytest.mark.parametrize(
     ("file", "same"), [("embeddings/refined", "all"), ("embeddings/principal", "none")]
 )
