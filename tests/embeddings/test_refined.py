@@ -79,7 +79,7 @@ def test_untrained_it_is_the_filter(trained: clcnn.ControlledModule) -> None:
 
 def test_presets_are_its_own(trained: clcnn.ControlledModule) -> None:
     x = noisy(images(9, 7)[0])
-    for preset, (strength, floor) in {"default": (128, 0.008), "strong": (128, 0.064)}.items():
+    for preset, (strength, floor) in {"default": (512, 0.004), "strong": (512, 0.128)}.items():
         named, said = Feedback(preset=preset), Feedback(strength=strength, floor=floor)
         a, b = (trained.configure(solver=solver)(x) for solver in (named, said))
         assert torch.equal(a, b)

@@ -52,8 +52,8 @@ class RefinedEmbedding(SpectralEmbedding):
     """
 
     presets: ClassVar[Mapping[str, Preset]] = {
-        "default": Preset(128.0, 0.008),
-        "strong": Preset(128.0, 0.064),
+        "default": Preset(512.0, 0.004),
+        "strong": Preset(512.0, 0.128),
     }
     network: UNet | None
 
