@@ -158,6 +158,7 @@ class LinearEmbedding(OrthogonalEmbedding):
 
     def project(self, x: Tensor) -> Tensor:
         """E(x) = mean + V V'(x - mean)."""
+        check_fitted(self, self.shape_)
         if self.V.dtype != x.dtype:
             return super().project(x)
         return torch.addmm(self.mean, self.coefficients(x), self.V.T).reshape(x.shape)
