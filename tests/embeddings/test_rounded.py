@@ -175,8 +175,15 @@ def test_unrolled_gradients_go_through_the_rounded_products() -> None:
     assert torch.cosine_similarity(g.flatten(), expected.flatten(), dim=0) > 0.9
 
 
-def test_a_processor_says_whether_it_has_the_instructions() -> None:
-    assert multiplies_bfloat16(torch.device("cpu")) in (True, False)
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [({"avx512_bf16": True}, True), ({"amx_bf16": True}, True), ({"avx512_f": True}, False)],
+)
+def test_a_processor_says_whether_it_has_the_instructions(
+    found: dict[str, bool], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
+    assert multiplies_bfloat16(torch.device("cpu")) is expected
     assert not multiplies_bfloat16(torch.device("meta"))
 
 
