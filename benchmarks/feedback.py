@@ -13,11 +13,20 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import explored
 import torch
 from torch import Tensor
 
 import clcnn
-from clcnn import PMP, AutoEmbedding, Embedding, Feedback, SpectralEmbedding, TailEmbedding
+from clcnn import (
+    PMP,
+    AutoEmbedding,
+    AutoencoderEmbedding,
+    Embedding,
+    Feedback,
+    SpectralEmbedding,
+    TailEmbedding,
+)
 from clcnn.attacks import CW, FGSM, PGD, ExactGradient, Noise
 from clcnn.attacks.base import is_correct
 from clcnn.data import load
@@ -56,7 +65,18 @@ PARTS: Mapping[str, Feedback] = {
 }
 
 ELSEWHERE: Mapping[str, tuple[tuple[str, ...], Embedding, Feedback]] = {
+    "tail energy": (("input",), explored.TailEnergy(), STRONG),
+    "median": (("input",), explored.Median(), STRONG),
+    "bands": (("input",), explored.Bands(), STRONG),
+    "threshold": (("input",), explored.Threshold(), STRONG),
+    "gain squared": (("input",), explored.Square(), STRONG),
+    "root of gain": (("input",), explored.Root(), STRONG),
     "tail, input": (("input",), TailEmbedding(AutoEmbedding()), STRONG),
+    "tail, encoder": (
+        ("input",),
+        TailEmbedding(AutoencoderEmbedding(epochs=20, progress=False)),
+        STRONG,
+    ),
     "input, layer1": (("input", "layer1"), SpectralEmbedding(), STRONG),
     "carried": (("input", "layer1"), SpectralEmbedding(), Feedback(preset="strong", carry=True)),
     "input, head": (("input", "head"), SpectralEmbedding(), STRONG),
@@ -131,9 +151,11 @@ def main() -> None:
         for name, (cuts, kind, solver) in ELSEWHERE.items():
             other = clcnn.control(network, list(cuts), embedding=kind, solver=solver).fit(fit)
             show(name, other, sets, y, network)
+        strong = robust.configure(solver=STRONG)
+        show("strong, twice", Then(strong, strong), sets, y, network)
         pmp = clcnn.control(network, solver=PMP(iterations=5, lr=0.002)).fit(fit)
         show("PMP alone", pmp, sets, y, network)
-        show("strong, then PMP", Then(robust.configure(solver=STRONG), pmp), sets, y, network)
+        show("strong, then PMP", Then(strong, pmp), sets, y, network)
     # As if the network answered to every pixel alike: k = 1, and the clean level that goes with it.
     everywhere = torch.eye(fit[0].numel()).reshape(-1, *fit.shape[1:])
     embedding.hear([everywhere], list(torch.split(fit, 250)))

@@ -169,6 +169,13 @@ def test_an_attacker_gets_the_gradient_of_the_score() -> None:
     assert torch.autograd.gradcheck(score, x.clone().requires_grad_(), atol=1e-4, rtol=1e-3)
 
 
+def test_fewer_digits_than_the_calibration_had_are_refused() -> None:
+    clean = torch.arange(20.0)
+    with pytest.raises(FitError, match="Calibrate again after a change of dtype"):
+        detect(torch.ones(2, dtype=torch.bfloat16), clean, 0.1)
+    assert detect(torch.ones(2, dtype=torch.float64), clean, 0.1).flagged.tolist() == [False, False]
+
+
 def test_a_change_of_what_is_scored_forgets_the_calibration_and_others_keep_it() -> None:
     robust = fitted(LINEAR, clcnn.Greedy()).calibrate(images(60, seed=1))
     x = images(5, seed=2)

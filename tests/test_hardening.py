@@ -124,6 +124,7 @@ def test_arguments_are_looked_at_before_anything_is_fitted(
         ({"steps": 2.5}, "found steps=2.5"),
         ({"calibrate_on": 3}, "found a int as data"),
         ({"calibrate_on": images(15, 2)[0]}, "found 15 samples to calibrate on"),
+        ({"calibrate_on": images(60, 2)[0][:, :, :5]}, r"shape \(1, 5, 8\) and torch.float32"),
     ):
         with pytest.raises(DataError, match=words):
             clcnn.harden(model, data, **settings)  # type: ignore[arg-type]

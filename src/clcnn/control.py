@@ -147,6 +147,11 @@ class ControlledModule(nn.Module):
         correct_only: with labels, use only samples that the network gets right.
         memory: bytes of states kept at once; beyond, the network runs again for each pass.
         """
+        if self.dynamics is not None and self.dynamics.rounds:
+            raise FitError(
+                "found a network accelerated with bfloat16=True, whose states are rounded; "
+                "expected to fit on exact ones. Fit first, then accelerate."
+            )
         batches = Batches(loader)
         example = batches.example()
         device = device_of(self.model)
@@ -160,6 +165,7 @@ class ControlledModule(nn.Module):
             alone = isinstance(self.embedding, Mapping)
             prototypes = self._prototypes(dynamics.cuts)
             fitted = fit_embeddings(dynamics.cuts, prototypes, states, each_its_own=alone)
+            self._one_solver_for(dynamics.cuts).check(dynamics.cuts, fitted)
             told = RightOnly(dynamics, batches, device) if correct_only else batches
             hear_gradients(dynamics, told, fitted, states, device)
             teach(dynamics, told, fitted, device)
@@ -170,6 +176,8 @@ class ControlledModule(nn.Module):
 
     def remarks(self) -> list[str]:
         """What one should know of this solver with these embeddings; often nothing."""
+        if not self.is_fitted:
+            raise FitError("there is nothing to remark before .fit(clean data).")
         solver = self._one_solver()
         return solver.remarks(self.cuts, _as_embeddings(self.embeddings))
 
@@ -250,7 +258,10 @@ class ControlledModule(nn.Module):
         return self._one_solver()
 
     def _one_solver(self) -> Solver:
-        return self.solver if isinstance(self.solver, Solver) else combine(self.solver, self.cuts)
+        return self._one_solver_for(self.cuts)
+
+    def _one_solver_for(self, cuts: tuple[str, ...]) -> Solver:
+        return self.solver if isinstance(self.solver, Solver) else combine(self.solver, cuts)
 
     @property
     def objective(self) -> Objective:
@@ -316,15 +327,16 @@ class ControlledModule(nn.Module):
         fold: bool = True,
         channels_last: bool = True,
         compile: bool | str = False,
-        bfloat16: bool = False,
+        bfloat16: bool | Literal["embeddings"] = False,
     ) -> ControlledModule:
         """The same controlled network, its iterations run by a faster copy of the model.
 
         fold: batch norms become part of the layers before them; channels_last: the memory layout
         of 4-dimensional states; compile: the parts between the cuts go through torch.compile (True
-        or a backend's name); bfloat16: the products of linear and auto-encoder embeddings in
-        bfloat16, which pays where the processor has instructions for it; so are then J, by which
-        iterates are compared, and the score: calibrate a detector again.
+        or a backend's name); bfloat16: the copy of the network and the products of linear and
+        auto-encoder embeddings in bfloat16, or those of the "embeddings" alone, which pays where
+        the processor has instructions for it; so are then J, by which iterates are compared, and
+        the score: calibrate a detector again.
 
         Gradients agree up to rounding, which Adam can turn into a step of lr where they are nearly
         zero (in bfloat16 more often: measure it); the logits still come from your own modules. The
@@ -333,6 +345,8 @@ class ControlledModule(nn.Module):
         notices: accelerate again then.
         """
         dynamics = self._ready_dynamics()
+        if not (isinstance(bfloat16, bool) or bfloat16 == "embeddings"):
+            raise SolveError(f"found bfloat16={bfloat16!r}; expected True, False or 'embeddings'.")
         if not self.is_fitted:
             raise FitError("there is nothing to accelerate before .fit(clean data).")
         if not isinstance(dynamics, HookedDynamics):
@@ -343,9 +357,10 @@ class ControlledModule(nn.Module):
         generator = torch.Generator().manual_seed(0)
         example = torch.rand((2, *self.input_shape), generator=generator).to(self.input_like)
         other = self.configure()
-        other.dynamics = dynamics.accelerated(example, Speedups(fold, channels_last, compile))
+        speedups = Speedups(fold, channels_last, compile, bfloat16=bfloat16 is True)
+        other.dynamics = dynamics.accelerated(example, speedups)
         other._rounded = Rounded() if bfloat16 else None
-        if bfloat16:  # another J is another score
+        if bfloat16 or self._rounded is not None:  # another J is another score
             other._forget_calibration()
         return other
 

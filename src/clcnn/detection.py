@@ -59,6 +59,12 @@ def detect(score: Tensor, clean: Tensor, alpha: float) -> Detection:
     Conformal: if the sample and the n of ``clean`` (sorted) were drawn alike, in any order, then
     P(p <= alpha) <= alpha, whatever the score. A score that is not finite counts as the largest.
     """
+    if torch.finfo(score.dtype).eps > torch.finfo(clean.dtype).eps:
+        raise FitError(
+            f"found scores in {score.dtype} beside clean ones in {clean.dtype}; expected the same "
+            "digits, without which the share of false alarms is not what was promised. Calibrate "
+            "again after a change of dtype."
+        )
     n, clean = len(clean), clean.to(score)
     known = score.detach().nan_to_num(nan=torch.inf)
     as_high = n - torch.searchsorted(clean, known, right=False)

@@ -65,7 +65,7 @@ def harden(
         raise DataError(f"found steps={steps!r}; expected a whole number of at least 1.")
     check_alpha(alpha)
     if calibrate_on is not None:  # what is wrong with it is said before minutes of training
-        _check_enough(calibrate_on, alpha)
+        _check_alike(calibrate_on, clean, alpha)
     fitted = None if refine else fit_filter(model, clean)
     if fitted is None or (refine is None and is_worth_refining(fitted)):
         fitted = refined(model, clean, seed, progress, steps)
@@ -75,11 +75,21 @@ def harden(
     return robust if calibrate_on is None else robust.calibrate(calibrate_on, alpha=alpha)
 
 
-def _check_enough(calibrate_on: Loader, alpha: float) -> None:
-    """Fail on what is no data, or too few to calibrate on; an iterator is not used up for that."""
-    batches = Batches(calibrate_on)
-    if not batches.one_shot:
-        check_alpha(alpha, sum(len(x) for x, _ in batches))
+def _check_alike(calibrate_on: Loader, clean: Loader, alpha: float) -> None:
+    """Fail on what is no data, other data or too few; an iterator is not used up for that."""
+    batches, fitted = Batches(calibrate_on), Batches(clean)
+    if batches.one_shot:
+        return
+    check_alpha(alpha, sum(len(x) for x, _ in batches))
+    if fitted.one_shot:
+        return
+    found, expected = batches.example(), fitted.example()
+    floats = found.is_floating_point() and expected.is_floating_point()
+    if found.shape[1:] != expected.shape[1:] or not (floats or found.dtype == expected.dtype):
+        raise DataError(
+            f"found samples of shape {tuple(found.shape[1:])} and {found.dtype} to calibrate on; "
+            f"expected {tuple(expected.shape[1:])} and {expected.dtype}, as those to fit on."
+        )
 
 
 def _on_few(clean: Loader) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import clcnn
 from clcnn import AutoencoderEmbedding, LinearEmbedding
+from clcnn.dynamics.hooked import HookedDynamics
 from clcnn.embeddings.base import Embedding
 from clcnn.embeddings.rounded import multiplies_bfloat16
 from clcnn.evaluation.centring import BatchCentred
@@ -112,6 +115,111 @@ def test_all_iterates_are_compared_by_one_j() -> None:
         torch.testing.assert_close(prefix.solution.logits, whole.logits)
 
 
+def test_the_network_iterates_in_bfloat16_and_answers_in_its_own_dtype() -> None:
+    robust = controlled()
+    x = flat_states()[:16] + 0.5 * torch.randn(16, 40)
+    cases: list[tuple[bool | Literal["embeddings"], torch.dtype]]
+    cases = [(True, torch.bfloat16), ("embeddings", torch.float32)]
+    for how, expected in cases:
+        other = robust.accelerate(bfloat16=how)
+        seen: set[torch.dtype] = set()
+        assert isinstance(other.dynamics, HookedDynamics)
+        assert other.dynamics.stand_in is not None
+        module = other.dynamics.stand_in.module()
+        module[0].register_forward_hook(lambda m, args, out, seen=seen: seen.add(out.dtype))  # type: ignore[operator]
+        found = other.solve(x)
+        assert {u.dtype for u in found.u} == {torch.float32}
+        assert found.J.dtype == found.logits.dtype == torch.float32
+        assert seen == {expected}
+    assert {p.dtype for p in robust.model.parameters()} == {torch.float32}
+
+
+def test_a_cut_after_the_input_is_reached_in_bfloat16_too() -> None:
+    robust = clcnn.control(
+        network(), ["2", "4"], embedding=LinearEmbedding(rank=5), solver=clcnn.PMP(iterations=3)
+    ).fit(flat_states())
+    x = flat_states()[:16] + 0.5 * torch.randn(16, 40)
+    exact, fast = robust.solve(x), robust.accelerate(bfloat16=True).solve(x)
+    torch.testing.assert_close(fast.J, exact.J, rtol=0.05, atol=0.01)
+
+
+class KeepsFloat32(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.zeros(30)
+
+
+class LosesDigits(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + 1e4) - 1e4
+
+
+@pytest.mark.parametrize(
+    ("part", "words"), [(KeepsFloat32, "does not run in bfloat16"), (LosesDigits, "changes by")]
+)
+def test_a_network_that_bfloat16_breaks_is_refused(part: type[nn.Module], words: str) -> None:
+    layers = network()
+    layers.insert(1, part().eval())  # type: ignore[operator]
+    robust = clcnn.control(layers, ["input", "2"], embedding=LinearEmbedding(rank=5))
+    robust = robust.fit(flat_states())
+    with pytest.raises(clcnn.CutError, match=f"(?s){words}.*bfloat16='embeddings'"):
+        robust.accelerate(bfloat16=True)
+    robust.accelerate(bfloat16="embeddings").solve(flat_states()[:2])
+
+
+@pytest.mark.parametrize("word", ["half", 1])
+def test_another_word_for_bfloat16_is_refused(word: object) -> None:
+    with pytest.raises(clcnn.SolveError, match=f"found bfloat16={word!r}"):
+        controlled().accelerate(bfloat16=word)  # type: ignore[arg-type]
+
+
+def test_a_copy_that_cannot_be_made_is_never_used() -> None:
+    robust = controlled()
+    fast, x = robust.accelerate(bfloat16=True), flat_states()[:4]
+    with torch.no_grad():
+        robust.model[0].weight.mul_(1e20).mul_(1e20)  # type: ignore[operator, union-attr]
+    for _ in range(2):
+        with pytest.raises(clcnn.CutError, match="chang"):
+            fast.solve(x)
+
+
+def test_weights_that_are_buffers_and_networks_that_choose_their_dtype() -> None:
+    class Own(nn.Module):
+        def __init__(self, dtype: torch.dtype) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.eye(40, 40, dtype=dtype))
+            self.next = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.next(x.to(self.weight.dtype) @ self.weight)  # type: ignore[no-any-return]
+
+    x = flat_states()[:8] + 0.5 * torch.randn(8, 40)
+    for dtype in (torch.float32, torch.float64):
+        robust = clcnn.control(
+            Own(dtype).eval(),
+            ["input", "next"],
+            embedding=LinearEmbedding(rank=5),
+            solver=clcnn.PMP(iterations=3),
+        ).fit(flat_states())
+        found = robust.accelerate(bfloat16=True).solve(x)
+        assert [u.dtype for u in found.u] == [torch.float32, dtype]
+        torch.testing.assert_close(found.J, robust.solve(x).J, rtol=0.05, atol=0.05)
+
+
+def test_what_needs_exact_states_refuses_rounded_ones() -> None:
+    fast = controlled().accelerate(bfloat16=True)
+    with pytest.raises(clcnn.FitError, match="Fit first, then accelerate"):
+        fast.fit(flat_states())
+    with pytest.raises(clcnn.SolveError, match="Riccati expects exact ones"):
+        fast.configure(solver=clcnn.Riccati()).solve(flat_states()[:2])
+
+
+def test_switching_bfloat16_off_forgets_a_calibration_too() -> None:
+    fast = controlled().accelerate(bfloat16=True).calibrate(flat_states())
+    assert fast.detect(flat_states()[:2]).flagged.shape == (2,)
+    with pytest.raises(clcnn.FitError, match="not calibrated"):
+        fast.accelerate().detect(flat_states()[:2])
+
+
 def test_one_pass_control_keeps_every_digit() -> None:
     robust = controlled().configure(solver=clcnn.Greedy())
     x = flat_states()[:8] + 0.5 * torch.randn(8, 40)
@@ -166,13 +274,25 @@ def test_copies_follow_their_originals() -> None:
     assert fast.solve(x.double()).u[0].dtype == torch.float64
 
 
+def unrolled_gradient(robust: clcnn.ControlledModule, x: Tensor) -> Tensor:
+    (g,) = torch.autograd.grad(robust.configure(grad="unroll")(x).sum(), x)
+    return g
+
+
 def test_unrolled_gradients_go_through_the_rounded_products() -> None:
-    fast = controlled().accelerate(bfloat16=True).configure(grad="unroll")
     x = flat_states()[:4].requires_grad_()
-    (g,) = torch.autograd.grad(fast(x).sum(), x)
-    exact = controlled().configure(grad="unroll")
-    (expected,) = torch.autograd.grad(exact(x).sum(), x)
+    g = unrolled_gradient(controlled().accelerate(bfloat16="embeddings"), x)
+    expected = unrolled_gradient(controlled(), x)
     assert torch.cosine_similarity(g.flatten(), expected.flatten(), dim=0) > 0.9
+
+
+def test_unrolled_gradients_go_through_the_rounded_network() -> None:
+    # By plain ascent: Adam's first steps are signs, some of which rounding turns.
+    robust = controlled().configure(solver=clcnn.PMP(iterations=8, lr=0.05, method="gradient"))
+    x = (flat_states()[:64] + 0.5 * torch.randn(64, 40)).requires_grad_()
+    g, expected = (unrolled_gradient(r, x) for r in (robust.accelerate(bfloat16=True), robust))
+    assert float(torch.cosine_similarity(g, expected, dim=1).min()) > 0.99
+    assert not torch.equal(g, expected)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import nn
 import clcnn
 from clcnn import Feedback, SpectralEmbedding
 from clcnn.embeddings.spectrum import Levels
-from clcnn.errors import FitError, LoadError
+from clcnn.errors import DataError, FitError, LoadError
 
 SHAPE = (2, 6, 5)
 D = 60
@@ -191,3 +191,51 @@ def test_what_was_learned_is_restored(fitted: SpectralEmbedding) -> None:
     assert torch.equal(back.project(x), fitted.project(x))
     with pytest.raises(LoadError, match=r"SpectralEmbedding for states of shape \(2, 6, 4\)"):
         SpectralEmbedding().restore(tensors, (2, 6, 4))
+
+
+def bordered() -> torch.Tensor:
+    """Clean states with a row that is always empty."""
+    x = clean(200).float()
+    x[:, :, 0] = 0
+    return x
+
+
+def test_a_control_that_is_moved_to_more_digits_stays_what_it_was() -> None:
+    x = bordered()
+    embedding = SpectralEmbedding().fit([x])
+    noisy = x[:16] + 0.1 * torch.randn(x[:16].shape, generator=torch.Generator().manual_seed(1))
+    noisy[:, :, 0] = 0  # nothing reaches the border
+    before = embedding.levels(noisy).white
+    assert (before > 1e-3).all()
+    after = embedding.double().levels(noisy.double()).white
+    torch.testing.assert_close(after.float(), before, rtol=1e-3, atol=1e-6)
+    again = SpectralEmbedding().fit([x.double()]).levels(noisy.double()).white
+    torch.testing.assert_close(again.float(), before, rtol=1e-2, atol=1e-5)
+    for dtype in (torch.float16, torch.bfloat16):
+        with pytest.raises(DataError, match=f"found {dtype} states; expected float32"):
+            SpectralEmbedding().fit([x.to(dtype)])
+
+
+def test_what_is_not_fitted_or_no_setting_says_so() -> None:
+    with pytest.raises(FitError, match="not fitted"):
+        SpectralEmbedding().mean_variance  # noqa: B018
+    with pytest.raises(FitError, match="not fitted"):
+        clcnn.TailEmbedding().mean_variance  # noqa: B018
+    with pytest.raises(DataError, match="found memory=-1"):
+        SpectralEmbedding(memory=-1)
+    for settings, words in (
+        ({"of": "auto"}, "found of='auto'"),
+        ({"of": clcnn.LinearEmbedding}, "expected an embedding, such as"),
+        ({"holdout": "a"}, "found holdout='a'"),
+    ):
+        with pytest.raises(DataError, match=words):
+            clcnn.TailEmbedding(**settings)  # type: ignore[arg-type]
+    for settings, words in (
+        ({"widths": 24}, "found widths=24"),
+        ({"strengths": 5}, "strengths=5"),
+        ({"lr": "a"}, "found lr='a'"),
+        ({"seed": "a"}, "found seed='a'"),
+        ({"seed": 2**70}, "expected a whole number from 0"),
+    ):
+        with pytest.raises(DataError, match=words):
+            clcnn.RefinedEmbedding(**settings)  # type: ignore[arg-type]

@@ -52,6 +52,28 @@ def test_all_rows_come_back_and_a_run_goes_on(store: Path, tmp_path: Path) -> No
         assert claim.chunk == 1
 
 
+def test_cells_that_no_plan_lists_stay_behind(store: Path, tmp_path: Path) -> None:
+    with Store(store) as opened:
+        (cell,) = register(opened, "b")  # takes the place of "a" in the plan
+        with pytest.raises(StoreError, match="1 cells that its plans list"):
+            pack(store, listed_only=True)
+        for chunk in range(2):
+            claim = opened.claim(cell)
+            assert claim is not None
+            opened.finish(claim, {cell: measured(chunk)})
+    whole = contents(unpack(pack(store), tmp_path / "whole.sqlite"))
+    archive = pack(store, tmp_path / "listed.xz", listed_only=True)
+    listed = contents(unpack(archive, tmp_path / "listed.sqlite"))
+    assert {row[0] for row in whole["samples"]} == {cell - 1, cell}
+    for table, rows in listed.items():
+        column = 0 if table in ("cells", "chunks", "samples", "findings") else None
+        if column is not None:
+            assert rows == [row for row in whole[table] if row[column] == cell]
+        else:
+            assert rows == whole[table]
+    assert len(listed["samples"]) == 6
+
+
 def test_a_store_in_use_is_packed_and_its_claims_stay_behind(store: Path, tmp_path: Path) -> None:
     with Store(store) as opened:
         (cell,) = register(opened, "a")

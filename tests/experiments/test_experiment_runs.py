@@ -17,7 +17,7 @@ from clcnn.attacks import Manifold
 from clcnn.control import control
 from clcnn.embeddings import LinearEmbedding
 from clcnn.errors import DataError
-from clcnn.evaluation import PlanError, Store, Workshop
+from clcnn.evaluation import PlanError, Store, Workshop, hashing
 from clcnn.evaluation.results import COLUMNS, results
 from clcnn.evaluation.runner import Silent
 from clcnn.experiments import detector, manifold, theorem, tuning
@@ -186,6 +186,8 @@ def test_growth_is_the_projection_onto_the_complement(here: Path) -> None:
             np.testing.assert_allclose(found.whole[:, t], np.linalg.norm(d, axis=1), rtol=1e-4)
             if t < 4:
                 data, clean, moved = (stages[t](z) for z in (data, clean, moved))
+    rounded = robust.accelerate(bfloat16=True)
+    assert torch.equal(manifold.growth(rounded, x[:6], x_eps).off, found.off)
     assert (found.off[:, 0] < 1e-5).all(), "a manifold attack starts on the manifold"
     assert found.off[:, 1:].min() > 20 * found.off[:, 0].max(), "and leaves it"
 
@@ -352,6 +354,33 @@ def test_all_goes_on_where_data_lack(
     assert capsys.readouterr().err.count("not run: fashion: there are no images") == 1
 
 
+def test_status_counts_what_todays_code_would_not_measure_again(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = ["experiment", "manifold", "--quick", "--status"]
+    assert cli.run(ask) == 1
+    assert "found no store results.sqlite" in capsys.readouterr().err
+    assert not (here / "results.sqlite").exists()
+    assert cli.run(["experiment", "manifold", "--quick"]) == 0
+    capsys.readouterr()
+    assert cli.run(ask) == 0
+    whole = capsys.readouterr().out
+    assert cli.run([*ask, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["complete"] == facts["cells"] > 0
+    assert facts["stored"] == facts["samples"] > 0
+    assert f"{facts['cells']} of {facts['cells']} cells" in whole
+    real = hashing.room_code
+    monkeypatch.setattr(hashing, "room_code", lambda r: "new" if r == "attacks" else real(r))
+    assert cli.run([*ask, "--json"]) == 0
+    changed = json.loads(capsys.readouterr().out)
+    assert (changed["complete"], changed["stored"]) == (0, 0)
+    assert changed["samples"] == facts["samples"]
+    assert cli.run(["experiment", "all", "--status"]) == 0  # without a single choice
+    lines = capsys.readouterr().out.splitlines()
+    assert "table2: 0 of 0 cells, 0 of 0 samples, and what is missing:" in lines
+
+
 def test_the_command_writes_csv_and_says_what_lacks(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -386,6 +415,10 @@ def test_the_command_writes_csv_and_says_what_lacks(
         (["experiment", "all", "--csv", "x.csv"], 2, "writes several"),
         (["experiment", "table1", "--only", "table1"], 2, "goes with tune"),
         (["experiment", "tune", "--quick"], 2, "no --quick"),
+        (["experiment", "tune", "--status"], 2, "--status goes with"),
+        (["experiment", "toy", "--status"], 2, "--status goes with"),
+        (["experiment", "detector", "--status"], 2, "--status goes with"),
+        (["experiment", "table1", "--status", "--csv", "x.csv"], 2, "measures nothing"),
         (["experiment", "tune", "--seed", "3"], 2, "no --seed"),
         (["experiment", "table1", "--seed", "5000000000"], 2, "4294967295"),
         (["demo", "--seed", "5000000000"], 2, "4294967295"),

@@ -120,6 +120,11 @@ def test_controls_are_fitted_calibrated_and_written(
     making.harden("resnet20-cifar10", tmp_path, presets=["strong"])
     _, facts = room.file("resnet20-cifar10", "strong")
     assert (facts.embedding, facts.strength) == ("SpectralEmbedding", 128)
+    monkeypatch.setattr(hardening, "_ACTS", 0.5)
+    making.harden("resnet20-cifar10", tmp_path, presets=["strong"], filter_only=True)
+    _, facts = room.file("resnet20-cifar10", "strong")
+    assert facts.embedding == "SpectralEmbedding"
+    assert facts.command == "clcnn harden resnet20-cifar10 --seed 0 --filter-only"
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="no folder"):
         making.harden("resnet20-cifar10", tmp_path / "file")

@@ -6,6 +6,7 @@ import copy
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -192,7 +193,26 @@ def test_beside_other_one_pass_control(robust: clcnn.ControlledModule) -> None:
     torch.testing.assert_close(mixed.solve(x).u[0], robust.solve(x).u[0])
 
 
+def test_each_cut_may_have_its_own_one_pass_control() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 3)).eval()
+    x = torch.randn(300, 4) @ torch.randn(4, 12)
+    mixed = clcnn.control(
+        net,
+        ["input", "2"],
+        embedding={"input": SpectralEmbedding(), "2": clcnn.LinearEmbedding(rank=3)},
+        solver={"input": Feedback(), "2": clcnn.Greedy()},
+    ).fit(x)
+    assert mixed(x[:4]).shape == (4, 3)
+    for given in (clcnn.LinearEmbedding(rank=3), "auto"):
+        with pytest.raises(SolveError, match="at cut 'input'; Feedback needs"):
+            clcnn.control(net, ["input"], embedding=given, solver=Feedback()).fit(x)
+
+
 def test_what_is_asked_wrongly() -> None:
+    assert Feedback(strength=np.float32(3)).strength == 3
+    with pytest.raises(SolveError, match=r"Did you mean Feedback\(preset='strong'\)"):
+        Feedback("strong")  # type: ignore[arg-type]
     plain = clcnn.control(network(), ["input"], embedding=LinearEmbedding(rank=3))
     plain = plain.fit(images(50)).configure(solver=Feedback())
     with pytest.raises(SolveError, match=r"LinearEmbedding at cut 'input'.*SpectralEmbedding"):

@@ -77,6 +77,10 @@ def experiment(
         list[Experiment] | None, typer.Option(help="With tune: for these alone; repeat it.")
     ] = None,
     feasible_only: FeasibleOnly = False,
+    how_far: Annotated[
+        bool,
+        typer.Option("--status", help="Measure nothing: say how much of it the store holds."),
+    ] = False,
     weights: Annotated[
         Path | None, typer.Option(help="A folder with further NAME.safetensors.")
     ] = None,
@@ -107,8 +111,18 @@ def experiment(
         raise typer.BadParameter("--only goes with tune.")
     if feasible_only and name is not Experiment.tune:
         raise typer.BadParameter("--feasible-only goes with tune.")
+    stored = [plan for plan in PLANS if plan != "detector"]
+    if how_far and name.value not in (*stored, "all"):
+        raise typer.BadParameter(f"--status goes with what a store holds, and {name} is in none.")
+    if how_far and csv is not None:
+        raise typer.BadParameter("--status measures nothing, and has no --csv.")
     workshop = with_weights(make_workshop(root, device, threads), weights)
     request = Request(quick, choices, most, seed)
+    if how_far:
+        _status(
+            stored if name is Experiment.all else (name.value,), store, request, workshop, as_json
+        )
+        return
     failed: list[str] = []
     missing: list[str] = []
     try:
@@ -192,6 +206,34 @@ def _run(
         typer.echo(f"warning: {sentence}")
     typer.echo(f"written: {file}")
     return outcome.missing
+
+
+def _status(
+    names: Iterable[str], path: Path, request: Request, workshop: Workshop, as_json: bool
+) -> None:
+    """A line for each experiment: cells and samples stored, and what is not there to measure it."""
+    from dataclasses import asdict
+
+    from clcnn.errors import DataError
+    from clcnn.evaluation import PlanError, Store
+    from clcnn.experiments.status import Progress, status
+
+    if not path.exists():
+        raise PlanError(f"found no store {path}; expected one that `clcnn experiment` wrote.")
+    with Store(path) as opened:
+        for name in names:
+            try:
+                found = status(name, opened, request, workshop)
+            except (PlanError, DataError) as error:  # not a single cell can be measured
+                found = Progress(name, 0, 0, 0, 0, (str(error),))
+            if as_json:
+                typer.echo(json.dumps(asdict(found)))
+                continue
+            line = f"{found.name}: {found.complete} of {found.cells} cells, {found.stored} of "
+            more = ", and what is missing:" if found.missing else ""
+            typer.echo(f"{line}{found.samples} samples{more}")
+            for sentence in found.missing:
+                typer.echo(f"  {sentence}")
 
 
 def show(outcome: Outcome) -> None:

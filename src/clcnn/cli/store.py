@@ -17,6 +17,10 @@ app.add_typer(store_app, name="store", help="Results as one compressed file, and
 def pack(
     store: Annotated[Path, typer.Argument(help="What `clcnn evaluate` wrote.")],
     out: Annotated[Path | None, typer.Option(help="The archive [default: STORE.xz].")] = None,
+    listed_only: Annotated[
+        bool,
+        typer.Option("--listed-only", help="Without older results, once all is measured again."),
+    ] = False,
 ) -> None:
     """Compress all that is measured so far. Example: clcnn store pack results.sqlite
 
@@ -24,7 +28,7 @@ def pack(
     """
     from clcnn.evaluation.archive import pack as write
 
-    typer.echo(f"written: {write(store, out)}")
+    typer.echo(f"written: {write(store, out, listed_only=listed_only)}")
 
 
 @store_app.command()

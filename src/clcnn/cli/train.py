@@ -177,6 +177,9 @@ def harden(
         int | None,
         typer.Option(min=1, help="Of that network's training, 64 images each [default: 2000]."),
     ] = None,
+    filter_only: Annotated[
+        bool, typer.Option("--filter-only", help="No network behind it: minutes, not hours.")
+    ] = False,
     root: Root = None,
 ) -> None:
     """Fit, calibrate and measure one-pass control. Example: clcnn harden resnet20-cifar10"""
@@ -184,7 +187,10 @@ def harden(
     from clcnn.solvers.feedback import PRESETS
     from clcnn.training.harden import harden as write
 
-    for path in write(name, out, root, seed, steps or STEPS, preset or PRESETS, typer.echo):
+    if filter_only and steps is not None:
+        raise typer.BadParameter("--steps are of the network that --filter-only leaves out.")
+    chosen, steps = preset or PRESETS, steps or STEPS
+    for path in write(name, out, root, seed, steps, chosen, filter_only, typer.echo):
         typer.echo(path)
 
 

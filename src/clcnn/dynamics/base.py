@@ -33,6 +33,11 @@ class Dynamics(ABC):
         """The number of controlled states."""
         return len(self.cuts)
 
+    @property
+    def rounds(self) -> bool:
+        """Whether `sweep` has other states than `rollout`, by more than the last digits."""
+        return False
+
     @abstractmethod
     def rollout(self, x0: Tensor, steer: Steer) -> Tensor:
         """x_0 -> logits through all stages; ``steer`` is called once a cut, in order."""

@@ -41,6 +41,11 @@ class HookedDynamics(Dynamics):
         check_not_compiled(model, self.cuts)
         check_names(model, self.cuts)
 
+    @property
+    def rounds(self) -> bool:
+        """Whether a stand-in in bfloat16 runs `sweep`."""
+        return self.stand_in is not None and self.stand_in.speedups.bfloat16
+
     def rollout(self, x0: Tensor, steer: Steer) -> Tensor:
         """x_0 -> logits, every cut steered exactly once."""
         run = _Run(self, self.model, steer, stop=False)
@@ -57,13 +62,14 @@ class HookedDynamics(Dynamics):
 
     def sweep(self, x0: Tensor, steer: Steer) -> None:
         """As `rollout`, but the forward pass ends at the last cut, and a stand-in may run it."""
-        model = self.model
-        if self.stand_in is not None:
-            model, x0 = self.stand_in.module(), self.stand_in.lay_out(x0)
+        model, stand_in = self.model, self.stand_in
+        if stand_in is not None:
+            model, x0, steer = stand_in.module(), stand_in.lay_out(x0), stand_in.between(steer)
         run = _Run(self, model, steer, stop=True)
         try:
             run.install()
-            model(run.enter(x0))
+            entered = run.enter(x0)
+            model(entered if stand_in is None else stand_in.enter(entered))
         except _LastCutReached:
             return
         finally:

@@ -16,9 +16,13 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from clcnn.dynamics.base import INPUT
 from clcnn.errors import CutError
+from clcnn.types import Steer
 
 _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+_MOST_ROUNDED = 0.1
+"""The largest share of a state's size by which bfloat16 may change it."""
 
 Version: TypeAlias = tuple[tuple[int, int, int], ...]
 
@@ -30,11 +34,14 @@ class Speedups:
     fold: batch norms become part of the convolution or linear layer before them.
     channels_last: 4-dimensional states are laid out with the channels last.
     compile: the parts between the cuts go through torch.compile (a backend's name, or True).
+    bfloat16: weights and what passes between them in bfloat16; the states at the cuts, where
+        controls are added and costs taken, in their own dtype.
     """
 
     fold: bool = True
     channels_last: bool = True
     compile: bool | str = False
+    bfloat16: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.compile, str):
@@ -56,14 +63,15 @@ class StandIn:
         self, model: nn.Module, cuts: tuple[str, ...], example: Tensor, speedups: Speedups
     ) -> None:
         self.original, self.cuts, self.example, self.speedups = model, cuts, example, speedups
+        self._made, self.folded, self.dtypes = self._make()
         self._version = version_of(model)
-        self._made, self.folded = self._make()
 
     def module(self) -> nn.Module:
         """The copy; made anew if the original's weights have changed or moved since."""
-        if version_of(self.original) != self._version:
-            self._version = version_of(self.original)
-            self._made, self.folded = self._make()
+        version = version_of(self.original)
+        if version != self._version:
+            self._made, self.folded, self.dtypes = self._make()
+            self._version = version  # only now: a copy that could not be made is tried again
         return self._made
 
     def lay_out(self, x: Tensor) -> Tensor:
@@ -72,7 +80,24 @@ class StandIn:
             return x.contiguous(memory_format=torch.channels_last)
         return x
 
-    def _make(self) -> tuple[nn.Module, int]:
+    def enter(self, x0: Tensor) -> Tensor:
+        """x0 in the dtype that the copy works in."""
+        return x0.to(torch.bfloat16) if self.speedups.bfloat16 and x0.is_floating_point() else x0
+
+    def between(self, steer: Steer) -> Steer:
+        """``steer`` in the states' own dtypes, whatever the copy works in."""
+        if not self.speedups.bfloat16:
+            return steer
+
+        def cast(t: int, x: Tensor) -> Tensor:
+            if self.cuts[t] == INPUT:  # not rounded yet
+                return self.enter(steer(t, x))
+            own = self.dtypes[t]
+            return self.enter(steer(t, x if own is None else x.to(own)))
+
+        return cast
+
+    def _make(self) -> tuple[nn.Module, int, list[torch.dtype | None]]:
         try:
             made = copy.deepcopy(self.original)
         except (RuntimeError, TypeError) as error:
@@ -83,20 +108,24 @@ class StandIn:
         made.requires_grad_(False)
         parameter = next(chain(made.parameters(), made.buffers()), None)
         example = self.example if parameter is None else self.example.to(parameter.device)
-        weight = next((p for p in made.parameters() if p.is_floating_point()), None)
-        if weight is not None and example.is_floating_point():
-            example = example.to(weight.dtype)
+        own = floating_dtype(made)
+        if own is not None and example.is_floating_point():
+            example = example.to(own)
         folded = 0
-        with torch.inference_mode(False), torch.no_grad():
+        dtypes: list[torch.dtype | None] = []
+        exact = torch.autocast(example.device.type, enabled=False)
+        with torch.inference_mode(False), torch.no_grad(), exact:
             if self.speedups.fold:
                 expected = _states(made, self.cuts, example)
                 folded = fold_batch_norms(made, example, self.cuts)
                 _check_same(expected, _states(made, self.cuts, example))
+            if self.speedups.bfloat16:
+                dtypes = _round(made, self.cuts, example, self.enter(example))
             if self.speedups.channels_last:
                 _channels_last(made)
         if self.speedups.compile:
             compile_between(made, self.cuts, self.speedups.compile)
-        return made, folded
+        return made, folded, dtypes
 
 
 def fold_batch_norms(model: nn.Module, example: Tensor, cuts: tuple[str, ...] = ()) -> int:
@@ -229,6 +258,39 @@ def _check_same(expected: list[object], found: list[object]) -> None:
                 f"{float((a - b).abs().max()):.3g}: something other than a norm uses a layer's "
                 "output or weights. Use accelerate(fold=False)."
             )
+
+
+def _round(
+    model: nn.Module, cuts: tuple[str, ...], example: Tensor, rounded: Tensor
+) -> list[torch.dtype | None]:
+    """Weights and buffers in bfloat16, in place; the dtype that each cut's state had before.
+
+    Refused where a state that is steered changes by more than a tenth of its size.
+    """
+    remedy = "Use accelerate(bfloat16='embeddings'), which leaves the network as it is."
+    expected = _states(model, cuts, example)
+    model.to(torch.bfloat16)
+    try:
+        found = _states(model, cuts, rounded)
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        raise CutError(f"the network does not run in bfloat16 ({error}). {remedy}") from error
+    inner = [state.dtype if isinstance(state, Tensor) else None for state in expected[:-1]]
+    dtypes = [None, *inner] if INPUT in cuts else inner
+    for a, b in zip(expected[:-1], found[:-1], strict=True):  # beyond the last cut it never runs
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.is_floating_point()):
+            continue
+        gap = float((a - b.to(a.dtype)).norm() / a.norm().clamp_min(torch.finfo(a.dtype).tiny))
+        if not gap <= _MOST_ROUNDED:
+            raise CutError(
+                f"in bfloat16 a state of the network changes by {gap:.0%}; expected at most "
+                f"{_MOST_ROUNDED:.0%}. {remedy}"
+            )
+    return dtypes
+
+
+def floating_dtype(model: nn.Module) -> torch.dtype | None:
+    """The dtype of the model's first floating-point weight; None if it has none."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
 
 
 def _channels_last(model: nn.Module) -> None:

@@ -73,6 +73,13 @@ class RefinedEmbedding(SpectralEmbedding):
         progress: bool | None = None,
     ) -> None:
         super().__init__(memory)
+        if not all(isinstance(value, (tuple, list)) for value in (widths, strengths, floors)):
+            raise DataError(
+                f"found widths={widths!r}, strengths={strengths!r}, floors={floors!r}; expected "
+                "three whole numbers, and a range (low, high) each."
+            )
+        if not (isinstance(seed, int) and 0 <= seed < 2**63):
+            raise DataError(f"found seed={seed!r}; expected a whole number from 0 to 2^63 - 1.")
         self.widths = tuple(widths)
         self.steps = steps
         self.batch_size = self.lesson_size = batch_size
@@ -96,7 +103,9 @@ class RefinedEmbedding(SpectralEmbedding):
                 "whole numbers, three widths and a batch size of at least 1, steps of 0 or more."
             )
         for name in ("lr", "fidelity", "loudest", "turn"):
-            if not 0 < getattr(self, name) < inf:
+            if not (
+                isinstance(getattr(self, name), (int, float)) and 0 < getattr(self, name) < inf
+            ):
                 raise DataError(f"found {name}={getattr(self, name)!r}; expected more than 0.")
         for name in ("strengths", "floors"):
             ends = getattr(self, name)

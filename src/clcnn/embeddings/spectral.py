@@ -16,11 +16,12 @@ from clcnn.embeddings.spectrum import QUANTILE, Levels, Spectrum
 from clcnn.embeddings.streams import check_fitted, check_state
 from clcnn.errors import DataError, FitError
 
+_ROUNDING = 2.0**-23  # of float32, whatever the dtype: a control that is moved stays what it was
 _EMPTY = 100.0  # times the rounding that fills an empty direction
 _SOMETHING = 1e-8  # of the mean variance: more than rounding, less than any level that matters
 _LITTLE = 1e-4  # of the mean variance, for an empty direction: inverse squares stay finite
 _ROUNDS = 6  # of Fisher scoring: enough for levels up to the clean variances
-_OVERLAP = 1.5  # at the input, between networks that control helps (0.12) and harms (2.3, 5.6)
+_OVERLAP = 1.5  # at the input, between networks that control helps (0.12) and harms (2.3, 5.7)
 _OUTLIER = 9.0  # a squared coefficient's excess counts for no more than that of the expected one
 
 
@@ -50,6 +51,8 @@ class SpectralEmbedding(Spectrum):
 
     def __init__(self, memory: int = 2**31) -> None:
         super().__init__()
+        if not (isinstance(memory, int) and memory >= 1):
+            raise DataError(f"found memory={memory!r}; expected a number of bytes, at least 1.")
         self.memory = memory
         self.shape_: tuple[int, ...] | None = None
         for name in ("mean", "variances", "sensitivity", "clean_level"):
@@ -70,7 +73,7 @@ class SpectralEmbedding(Spectrum):
                 squares += self.coefficients(block).double().square().sum(0)
             variances = squares / (n - 1)
             # No direction is ever quite empty: the rounding of the transform fills it.
-            rounding = float(variances.sum()) * torch.finfo(stream.dtype).eps ** 2
+            rounding = float(variances.sum()) * _ROUNDING**2
             self.variances = variances.clamp_min(rounding).to(stream.dtype)
             self.sensitivity = torch.ones_like(self.mean)
             self._find_clean_level(batches)
@@ -93,7 +96,8 @@ class SpectralEmbedding(Spectrum):
             if not n:
                 raise FitError(
                     "no gradient of the network at this state is finite and other than zero; "
-                    "expected some. Leave this cut out: nothing behind it depends on its state."
+                    "expected some. Leave this cut out if nothing behind it depends on its state; "
+                    "if the loader gives its samples only once, hand over a DataLoader or tensors."
                 )
             k = squares * (squares.numel() / n)
             self.sensitivity = k.to(self.mean.dtype)
@@ -107,11 +111,11 @@ class SpectralEmbedding(Spectrum):
     def coefficients(self, x: Tensor) -> Tensor:
         """z = U'(x - mean), shape (batch, d)."""
         check_fitted(self, self.shape_)
-        if x.dtype == torch.float16:
+        if x.dtype in (torch.float16, torch.bfloat16):
             raise DataError(
-                "found float16 states; expected float32, float64 or bfloat16: levels are found by "
-                "the inverse squares of small variances, which are beyond float16. Convert the "
-                "network and its inputs."
+                f"found {x.dtype} states; expected float32 or float64: levels are found by the "
+                "inverse squares of small variances, of which that dtype has too few digits. "
+                "Convert the network and its inputs."
             )
         check_state(x, self.shape_, self.mean.dtype)
         return self._transform(x.flatten(1) - self.mean)
@@ -158,6 +162,8 @@ class SpectralEmbedding(Spectrum):
     @property
     def mean_variance(self) -> Tensor:
         """mean(lambda)."""
+        if self.shape_ is None:
+            raise FitError("the SpectralEmbedding is not fitted; expected .fit(states) first.")
         return self.variances.mean()
 
     @property
@@ -197,7 +203,7 @@ class SpectralEmbedding(Spectrum):
         """
         lam = self.variances
         mean = lam.mean()
-        empty = lam <= _EMPTY * torch.finfo(lam.dtype).eps ** 2 * lam.sum()
+        empty = lam <= _EMPTY * _ROUNDING**2 * lam.sum()
         told = ~empty | (z.square() > _SOMETHING * mean)
         return torch.where(empty, _LITTLE * mean, lam), told.to(z)
 

@@ -54,7 +54,11 @@ class TailEmbedding(Spectrum):
                 f"found of={type(of).__name__}; expected an embedding without levels of its own, "
                 "such as LinearEmbedding(). Use that one as it is."
             )
-        if not 0 < holdout < 1:
+        if of is not None and not isinstance(of, Embedding):
+            raise DataError(
+                f"found of={of!r}; expected an embedding, such as LinearEmbedding(energy=0.99)."
+            )
+        if not (isinstance(holdout, float) and 0 < holdout < 1):
             raise DataError(f"found holdout={holdout!r}; expected a share between 0 and 1.")
         self.of = LinearEmbedding() if of is None else of
         self.holdout = holdout
@@ -126,6 +130,8 @@ class TailEmbedding(Spectrum):
     @property
     def mean_variance(self) -> Tensor:
         """The variance of a coordinate of a clean state."""
+        if self.shape_ is None:
+            raise FitError("the TailEmbedding is not fitted; expected .fit(states) first.")
         return self.variance
 
     def coefficients(self, x: Tensor) -> Tensor:

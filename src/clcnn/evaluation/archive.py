@@ -19,6 +19,7 @@ from clcnn.evaluation.schema import StoreError, check_file, explained
 
 SUFFIX = ".xz"
 _MAGIC = b"\xfd7zXZ\x00"
+_LISTED = "SELECT cell FROM entries"
 
 
 def is_archive(path: Path) -> bool:
@@ -29,8 +30,13 @@ def is_archive(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def pack(store: Path, out: Path | None = None) -> Path:
-    """Write all that is stored at this moment to ``out`` (STORE.xz); runs may go on meanwhile."""
+def pack(store: Path, out: Path | None = None, *, listed_only: bool = False) -> Path:
+    """Write all that is stored at this moment to ``out`` (STORE.xz); runs may go on meanwhile.
+
+    With ``listed_only`` without the cells that no plan lists any more: what older code or settings
+    measured. That is refused while listed cells are not complete: a run that has begun no longer
+    lists what it has yet to measure again.
+    """
     if not store.is_file():
         raise StoreError(f"there is no store {store} to pack")
     check_file(store)
@@ -48,7 +54,14 @@ def pack(store: Path, out: Path | None = None) -> Path:
         with explained(copy), closing(sqlite3.connect(copy)) as connection:
             # who worked on what at this moment is nobody's claim in a copy
             connection.execute("UPDATE chunks SET owner = NULL, expires = NULL")
+            if listed_only:
+                _refuse_incomplete(store, connection)
+                for table in ("samples", "chunks", "findings"):
+                    connection.execute(f"DELETE FROM {table} WHERE cell NOT IN ({_LISTED})")
+                connection.execute(f"DELETE FROM cells WHERE id NOT IN ({_LISTED})")
             connection.commit()
+            if listed_only:
+                connection.execute("VACUUM")
         with (
             replacing(target) as partial,
             copy.open("rb") as source,
@@ -56,6 +69,17 @@ def pack(store: Path, out: Path | None = None) -> Path:
         ):
             shutil.copyfileobj(source, file)
     return target
+
+
+def _refuse_incomplete(store: Path, connection: sqlite3.Connection) -> None:
+    (left,) = connection.execute(
+        f"SELECT count(DISTINCT cell) FROM chunks WHERE NOT done AND cell IN ({_LISTED})"
+    ).fetchone()
+    if left:
+        raise StoreError(
+            f"{store} has {left} cells that its plans list and that are not complete; expected "
+            "none before older results are left behind. Let the runs end, or pack all of it."
+        )
 
 
 def unpack(archive: Path, store: Path | None = None) -> Path:

@@ -43,7 +43,7 @@ class Fit:
 
 
 BFLOAT16 = "bfloat16"
-"""As ``accelerate``: the products of the embeddings in bfloat16, too."""
+"""As ``accelerate``: network and embeddings of the iterations in bfloat16, too."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Defence:
 
     ``centring`` "batch" takes the mean of the batch at hand in place of the fitted one, as the
     authors' code does. ``accelerate`` runs the iterations on a faster copy of the network, up to
-    rounding (`ControlledModule.accelerate`); "bfloat16" has the embeddings' products in that too,
-    where the processor has instructions for it. ``chosen`` says where tuned settings come from; it
-    changes no result and is in no hash. ``own`` holds other settings for single networks, by their
-    names.
+    rounding (`ControlledModule.accelerate`); "bfloat16" has it and the embeddings' products in
+    that, where the processor has instructions for it. ``chosen`` says where tuned settings come
+    from; it changes no result and is in no hash. ``own`` holds other settings for single networks,
+    by their names.
     """
 
     cuts: tuple[str, ...] | None = None

@@ -165,24 +165,53 @@ def _source(thing: object) -> str:
 
 @cache
 def room_code(room: str) -> str:
-    """SHA-256 of a room's code: any statement that changes counts, comments and docstrings not."""
+    """SHA-256 of a room's code: what changes no result does not count.
+
+    That is comments, docstrings, and refusals: the words of an error, and ``if ...: raise`` of one
+    as a whole, since a result that is stored passed them all. What is raised inside of a ``try``,
+    or is no error but a signal, may be caught, and counts.
+    """
     place = _PACKAGE / room
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     trees = [
         (
             str(path.relative_to(_PACKAGE)),
-            ast.dump(_without_docstrings(ast.parse(path.read_text()))),
+            ast.dump(_what_computes(ast.parse(path.read_text()))),
         )
         for path in files
     ]
     return digest(trees)
 
 
-def _without_docstrings(tree: ast.Module) -> ast.Module:
+def _what_computes(tree: ast.Module) -> ast.Module:
+    """The code without docstrings and refusals."""
+    tried = {
+        id(inner) for node in ast.walk(tree) if isinstance(node, ast.Try) for inner in _in(node)
+    }
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            node.body = [line for line in node.body if not _is_text(line)] or [ast.Pass()]
+        if isinstance(node, ast.Raise):
+            node.exc, node.cause = _raised(node), None
+        for name in ("body", "orelse", "finalbody"):
+            lines = getattr(node, name, None)
+            if isinstance(lines, list):
+                kept = [
+                    line
+                    for line in lines
+                    if not _is_text(line) and (id(line) in tried or not _only_refuses(line))
+                ]
+                empty: list[ast.stmt] = [ast.Pass()] if lines and name == "body" else []
+                setattr(node, name, kept or empty)
     return tree
+
+
+def _in(node: ast.Try) -> list[ast.AST]:
+    """Everything inside of the body of a ``try``."""
+    return [inner for line in node.body for inner in ast.walk(line)]
+
+
+def _raised(node: ast.Raise) -> ast.expr | None:
+    """What is raised, without its words."""
+    return node.exc.func if isinstance(node.exc, ast.Call) else node.exc
 
 
 def _is_text(line: ast.stmt) -> bool:
@@ -191,3 +220,18 @@ def _is_text(line: ast.stmt) -> bool:
         and isinstance(line.value, ast.Constant)
         and isinstance(line.value.value, str)
     )
+
+
+def _only_refuses(line: ast.stmt) -> bool:
+    """``if test: raise SomeError(...)``, the test assigning nothing."""
+    return (
+        isinstance(line, ast.If)
+        and not line.orelse
+        and all(isinstance(inner, ast.Raise) and _is_error(inner) for inner in line.body)
+        and not any(isinstance(part, ast.NamedExpr) for part in ast.walk(line.test))
+    )
+
+
+def _is_error(line: ast.Raise) -> bool:
+    raised = _raised(line)
+    return isinstance(raised, ast.Name) and raised.id.endswith("Error")

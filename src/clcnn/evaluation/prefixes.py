@@ -72,8 +72,6 @@ def _better(best: Evaluation, at: Evaluation) -> Evaluation:
 
 
 def _solution(problem: Problem, best: Evaluation, score: Tensor, steps: int) -> Solution:
-    done = problem.evaluate(lambda t, x: best.u[t], with_logits=True)
-    assert done.logits is not None
     n, device = len(problem.x0), problem.x0.device
     solution = Solution(
         u=best.u,
@@ -81,7 +79,7 @@ def _solution(problem: Problem, best: Evaluation, score: Tensor, steps: int) -> 
         J_t=best.J_t,
         status=torch.full((n,), Status.ITERATIONS, dtype=torch.int8, device=device),
         steps=torch.full((n,), steps, device=device),
-        logits=done.logits,
+        logits=problem.logits(best.u),
         score=score,
     )
     return without_nonfinite(solution, problem)

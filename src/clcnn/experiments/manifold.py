@@ -70,7 +70,7 @@ def states(robust: ControlledModule, x: Tensor) -> list[Tensor]:
         seen.append(state.clone())
         return state
 
-    robust.dynamics.sweep(x, note)
+    robust.dynamics.rollout(x, note)  # of the network itself: a faster copy may round its states
     return seen
 
 

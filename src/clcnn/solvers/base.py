@@ -50,6 +50,10 @@ class Solver(ABC):
     @abstractmethod
     def _solve(self, problem: Problem) -> Solution: ...
 
+    def check(self, cuts: Sequence[str], embeddings: Sequence[Embedding]) -> None:
+        """Refuse embeddings that this solver cannot go by, as soon as they are fitted."""
+        return
+
     def remarks(self, cuts: Sequence[str], embeddings: Sequence[Embedding]) -> list[str]:
         """What a user should know of this solver with these embeddings: as a rule, nothing."""
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -82,7 +83,8 @@ class Feedback(FeedbackSolver):
         for name in ("strength", "suspicion", "floor"):
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 <= value < float("inf")):
-                raise SolveError(f"found {name}={value!r}; expected a number of at least 0.")
+                hint = f" Did you mean Feedback(preset={value!r})?" if value in PRESETS else ""
+                raise SolveError(f"found {name}={value!r}; expected a number of at least 0.{hint}")
         for name in ("knee", "ceiling", "trust"):
             value = getattr(self, name)
             if value is None and name == "trust":
@@ -97,22 +99,17 @@ class Feedback(FeedbackSolver):
 
     def policy(self, problem: Problem) -> Policy:
         """The pull at every cut, by the sample's levels there."""
-        embeddings = [
-            _spectrum(E, problem.dynamics.cuts[t])
-            for t, E in enumerate(problem.objective.embeddings)
-        ]
-
-        first: tuple[int, Levels] | None = None
+        first: tuple[int, Spectrum, Levels] | None = None
 
         def pi(t: int, x: Tensor) -> Tensor:
             nonlocal first
-            embedding = embeddings[t]
+            embedding = _spectrum(problem.objective.embeddings[t], problem.dynamics.cuts[t])
             z = embedding.coefficients(x)
             if self.carry and first is not None and t > first[0]:
-                levels = _carried(first[1], embeddings[first[0]], embedding)
+                levels = _carried(first[2], first[1], embedding)
             else:
                 levels = embedding.levels_of(z)
-                first = t, levels
+                first = t, embedding, levels
             floor = self.preset_for(embedding).floor
             share = self.authority_at(problem.dynamics.cuts[t], embedding)
             white = share * torch.maximum(levels.white, floor * embedding.mean_variance)
@@ -121,6 +118,11 @@ class Feedback(FeedbackSolver):
             return u if self.trust is None else u.clamp(-self.trust, self.trust)
 
         return pi
+
+    def check(self, cuts: Sequence[str], embeddings: Sequence[Embedding]) -> None:
+        """Every embedding must be a `Spectrum`."""
+        for cut, embedding in zip(cuts, embeddings, strict=True):
+            _spectrum(embedding, cut)
 
     def authority_at(self, cut: str, embedding: Spectrum) -> Tensor | float:
         """a at a cut: the one given, else the embedding's own at the input, and 1 behind it."""
@@ -157,7 +159,7 @@ class Feedback(FeedbackSolver):
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _carried(levels: Levels, of: Spectrum, to: Spectrum) -> Levels:
@@ -171,6 +173,6 @@ def _spectrum(embedding: object, cut: str) -> Spectrum:
         raise SolveError(
             f"found a {type(embedding).__name__} at cut {cut!r}; Feedback needs to know how far "
             "clean states reach beside it. Fit with embedding=clcnn.SpectralEmbedding(), or with "
-            "clcnn.TailEmbedding(of=...) around this one, or use Greedy or PMP."
+            "clcnn.TailEmbedding(of=...) around this one, or use Greedy at this cut, or PMP."
         )
     return embedding

@@ -14,7 +14,7 @@ from torch import Tensor
 from clcnn.errors import SolveError
 from clcnn.solvers.base import Solver, without_nonfinite
 from clcnn.solvers.greedy import Greedy
-from clcnn.solvers.problem import Evaluation, Policy, Problem, take
+from clcnn.solvers.problem import Evaluation, Problem, take
 from clcnn.types import Controls, Solution, Status
 
 Memory: TypeAlias = tuple[Tensor, ...]
@@ -133,7 +133,7 @@ class IterativeSolver(Solver):
             u = problem.evaluate(Greedy().policy(problem)).u
         elif self.tolerance > 0 and self.iterations > 0:
             # One plain pass answers samples that need no control; only the others pay for more.
-            plain = problem.evaluate(None, with_logits=True)
+            plain = problem.answer(None)
             samples = _fresh(plain)
             near = samples.best_J <= self.tolerance
             if near.any():
@@ -174,7 +174,7 @@ def _finish(
     """Score the last iterate with its logits; replay only samples whose best is older."""
     groups = list(answered)
     if len(problem.x0):
-        last = problem.evaluate(_replay(u), with_logits=True)
+        last = problem.answer(u)
         samples = _fresh(last) if samples is None else samples.improved_by(last, last_step)
         broken = ~last.J_t.isfinite().all(1)
         status = samples.status.masked_fill(samples.best_J <= tolerance, Status.TOLERANCE)
@@ -189,9 +189,7 @@ def _finish(
             left = [*left, samples.take(_places(~is_last))]
     older = Samples.join(left)
     if older is not None:
-        replayed = whole.take(older.index).evaluate(_replay(older.best_u), with_logits=True)
-        assert replayed.logits is not None
-        groups.append((older, replayed.logits))
+        groups.append((older, whole.take(older.index).logits(older.best_u)))
     return without_nonfinite(_in_order(groups), whole)
 
 
@@ -227,11 +225,6 @@ def _fresh(at: Evaluation) -> Samples:
 
 def _ended(samples: Samples, status: Status) -> Samples:
     return replace(samples, status=torch.full_like(samples.status, status))
-
-
-def _replay(u: Controls | None) -> Policy | None:
-    """(t, x_t) -> u_t for controls that are already known."""
-    return None if u is None else (lambda t, x: u[t])
 
 
 def _select(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:

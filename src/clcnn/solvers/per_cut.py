@@ -56,6 +56,11 @@ class FeedbackPerCut(FeedbackSolver):
         policies = [solver.policy(problem) for solver in self.solvers]
         return lambda t, x: policies[t](t, x)
 
+    def check(self, cuts: Sequence[str], embeddings: Sequence[Embedding]) -> None:
+        """Each cut's own solver looks at its own embedding."""
+        for solver, cut, E in zip(self.solvers, cuts, embeddings, strict=True):
+            solver.check([cut], [E])
+
     def remarks(self, cuts: Sequence[str], embeddings: Sequence[Embedding]) -> list[str]:
         """Those of each cut's own solver."""
         places = zip(self.solvers, cuts, embeddings, strict=True)

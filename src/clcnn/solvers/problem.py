@@ -73,6 +73,16 @@ class Problem:
             self.dynamics.sweep(self.x0, steer)
         return Evaluation(tuple(u), torch.stack(losses, dim=1), tuple(z), logits)
 
+    def answer(self, u: Controls | None) -> Evaluation:
+        """J under u as all iterates are compared by it, and the network's own logits."""
+        if not self.dynamics.rounds:
+            return self.evaluate(_replay(u), with_logits=True)
+        return replace(self.evaluate(_replay(u)), logits=self.logits(u))
+
+    def logits(self, u: Controls | None) -> Tensor:
+        """The logits under u alone: no cut is scored."""
+        return self.dynamics.rollout(self.x0, lambda t, x: x if u is None else x + u[t])
+
     def gradient(self, u: Controls | None) -> tuple[Evaluation, Controls]:
         """dJ/du_t for all t by one forward and one backward pass; u = None is no control.
 
@@ -129,6 +139,11 @@ class Problem:
                 return torch.autograd.grad(H, u, create_graph=unroll)
 
         return recomputed(passes, (self.x0, *x, *p, *u), self.unroll)
+
+
+def _replay(u: Controls | None) -> Policy | None:
+    """(t, x_t) -> u_t for controls that are already known."""
+    return None if u is None else (lambda t, x: u[t])
 
 
 Passes: TypeAlias = Callable[[Controls, bool], Controls]

@@ -87,6 +87,11 @@ def read_affine(
         shapes.append(x.shape[1:])
         return x
 
+    if dynamics.rounds:
+        raise SolveError(
+            "found a network accelerated with bfloat16=True, whose rounded stages are affine no "
+            "more; Riccati expects exact ones. Use accelerate(bfloat16='embeddings'), or none."
+        )
     dynamics.sweep(x0[:1], note)
     widest = max(shape.numel() for shape in shapes)
     if widest > max_features:

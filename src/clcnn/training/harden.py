@@ -33,12 +33,13 @@ def harden(
     seed: int = 0,
     steps: int = STEPS,
     presets: Sequence[str] = PRESETS,
+    filter_only: bool = False,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> list[Path]:
     """Fit the control of a shipped network on its training images and write every preset.
 
     A network that feedback leaves alone (`SpectralEmbedding.authority`) gets the filter, for its
-    detector, and none behind it: that would never act.
+    detector, and none behind it: that would never act. With ``filter_only`` every network does.
 
     The detector is calibrated on all held-out images, which no training and no fit has seen.
     """
@@ -47,6 +48,7 @@ def harden(
         raise DataError(
             f"found preset {unknown[0]!r}; expected some of {', '.join(map(repr, PRESETS))}."
         )
+    data = shelf.card(name).data  # an unknown name is said before a folder is made
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -54,18 +56,19 @@ def harden(
             f"found {out}, which is no folder and cannot be made one ({error}); expected a folder "
             "for the files. Choose another with --out."
         ) from error
-    data = shelf.card(name).data
     x, y = load_images(data, "train", root).tensors()
     say(f"fitting on {len(x)} training images of {data}")
     network = shelf.load(name)
     fitted = fit_filter(network, x)
-    if is_worth_refining(fitted):
+    if not filter_only and is_worth_refining(fitted):
         say("training a network behind the filter")
         fitted = refined(network, (x, y), seed, steps=steps)
     else:
         say(" ".join([*fitted.remarks(), "There is no network behind the filter."]))
     command = f"clcnn harden {name} --seed {seed}"
-    if steps != STEPS:
+    if filter_only:
+        command += " --filter-only"
+    elif steps != STEPS:
         command += f" --steps {steps}"
     return [
         finish(fitted, name, preset, len(x), out, root, seed, command, say) for preset in presets
