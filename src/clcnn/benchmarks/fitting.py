@@ -33,6 +33,9 @@ _SAME = 1e-5  # shares of the variance that differ by less are called equal
 _OVERSAMPLING = 16
 _EXACT = 2**45  # bytes: a budget that rules out nothing
 _BLOCK = 512
+# Bytes from which glibc gives a freed block back at once. Left to itself it moves this bound as it
+# goes, and whether it keeps a block is luck: the peak of one and the same fit differs by a third.
+_GIVEN_BACK = 2**20
 _QUICK_SIZES, _QUICK_RANKS = (600, 1024, 200), (8, 32)
 
 
@@ -232,10 +235,11 @@ def _peak_in_a_process(job: Job, path: Path) -> int | None:
     """Peak of one fit beside its states, in a process that has done nothing else of size."""
     threads = str(torch.get_num_threads())
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    settings = dict.fromkeys(names, threads) | {"MALLOC_MMAP_THRESHOLD_": str(_GIVEN_BACK)}
     code = "import sys; from clcnn.benchmarks.fitting import print_peak; print_peak(*sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(asdict(job)), str(path)],
-        env=os.environ | dict.fromkeys(names, threads),
+        env=os.environ | settings,
         capture_output=True,
         text=True,
         check=False,
