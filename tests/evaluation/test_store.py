@@ -85,13 +85,13 @@ def test_a_claim_is_free_when_its_process_is_dead_or_its_lease_is_over(tmp_path:
 
 def test_a_claim_is_renewed_while_the_work_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "r.sqlite"
-    with Store(path, lease=0.4) as store, Store(path) as other:
+    with Store(path, lease=2.0) as store, Store(path) as other:
         (cell,) = register(store, "a")
         claim = store.claim(cell)
         assert claim is not None
         other.claim(cell)
         with store.held(claim):
-            time.sleep(0.9)
+            time.sleep(3.0)
             assert other.claim(cell) is None
         assert store.finish(claim, {cell: measured(0)})
 

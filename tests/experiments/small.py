@@ -80,7 +80,7 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
         values["attacks"]["square"]["queries"] = 4
         values["attacks"]["pgd"]["steps"] = values["attacks"]["margin"]["steps"] = 2
         values["attacks"]["manifold"]["steps"] = 2
-        values["tuning"].update(images=4, chunk=4, iterations=[1, 2])
+        values["tuning"].update(images=4, chunk=4, iterations=[1, 2], confirm=6)
         for choice in values["tuning"]["choices"].values():
             choice["lr"] = [0.01]
         return values

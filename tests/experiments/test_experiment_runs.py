@@ -22,6 +22,7 @@ from clcnn.evaluation.results import COLUMNS, results
 from clcnn.evaluation.runner import Silent
 from clcnn.experiments import detector, manifold, theorem, tuning
 from clcnn.experiments.blueprints import FOLDER, blueprint, ready
+from clcnn.experiments.choices import made_otherwise
 from clcnn.experiments.run import ORDER, PLANS, Request, form_of, plan_of, run
 
 CUTS = ["input", "layer1", "layer2", "layer3", "head"]
@@ -339,6 +340,32 @@ def test_a_choice_that_was_made_otherwise_is_made_again(
         file.write_text("{")
         with pytest.raises(PlanError, match="is no JSON file"):
             list(tuning.run(["table3"], store, file.parent, workshop=workshop()))
+
+
+def test_a_choice_from_before_is_confirmed_without_its_grid(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    watch = Silent()
+    watch.say = said.append  # type: ignore[method-assign]
+    file = here / "choices" / "resnet20-cifar10-linear.json"
+    with Store("t.sqlite") as store:
+        ((_, made),) = tuning.run(["table3"], store, file.parent, workshop=workshop())
+        assert made.chosen.feasible == any(one.kept for one in made.confirmed)
+        assert {one.n for one in made.confirmed} == {6}
+        facts = json.loads(file.read_text())
+        assert len(facts["confirmed"]) == len(made.confirmed) > 0
+        file.write_text(json.dumps({k: v for k, v in facts.items() if k != "confirmed"}))
+        plan = ready(blueprint("table3"), workshop(), file.parent).plan
+        assert plan.name == "table3"
+        (sentence,) = made_otherwise("table3", file.parent, workshop())
+        assert "it was not confirmed on 6 clean images" in sentence
+        monkeypatch.setattr(tuning, "tune", None)  # a grid would be an error
+        ((_, again),) = tuning.run(["table3"], store, file.parent, workshop=workshop(), watch=watch)
+        assert (again.chosen, again.confirmed) == (made.chosen, made.confirmed)
+        assert "to be confirmed on clean images" in said[0]
+        assert not list(tuning.run(["table3"], store, file.parent, workshop=workshop()))
+    assert not made_otherwise("table3", file.parent, workshop())
 
 
 def test_all_goes_on_where_data_lack(

@@ -14,7 +14,7 @@ from evaluation.tiny import network, pictures
 from PIL import Image
 from report.made import BASE, change, fill, made_up, measured, read, workshop
 
-from clcnn.evaluation import Grid, Store, Workshop, tune
+from clcnn.evaluation import Grid, Store, Workshop, confirm, tune
 from clcnn.evaluation.defence import Defence, Fit
 from clcnn.evaluation.plan import Network
 from clcnn.evaluation.results import Result
@@ -279,17 +279,28 @@ def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
     assert isinstance(drawn, Figure)
     best = choice.chosen
     settings = f"energy 0.8, lr {best.lr:g}, {best.iterations} iterations"
-    assert drawn.panels[0].alt.endswith(f"the choice: {settings}.")
+    assert drawn.panels[0].alt.endswith(f"its choice: {settings}.")
     assert isinstance(table, TableBlock)
     marked = [row.heads for row in table.rows if "(chosen)" in row.heads[0]]
     assert marked == [(f"{settings} (chosen)",)]
     assert "cheapest within one standard error" in drawn.caption
+    with Store(tmp_path / "t.sqlite") as store:
+        stood = confirm(choice, store, n=20, workshop=workshop())
+    grid_again, more = sorted(gather([tmp_path / "t.sqlite"]), key=lambda e: len(e.results))[::-1]
+    assert len(tuning_blocks(grid_again)) == 3
+    (listed,) = tuning_blocks(more)
+    assert isinstance(listed, TableBlock)
+    assert "20 heldout images" in listed.caption
+    assert len(listed.rows) == len(stood.confirmed) > 0
+    for row, tried in zip(listed.rows, stood.confirmed, strict=True):
+        assert row.heads == (f"energy 0.8, lr {tried.lr:g}, {tried.iterations} iterations",)
+        assert row.cells[0][0].text == f"{100 * tried.clean:.1f}"
 
 
 def part_of_grid(*cells: Result) -> Experiment:
     """A tuning of the given cells beside no control."""
     plain = [measured("none", right=18), measured("none", "fgsm", 8.0, right=2)]
-    return made_up(*plain, *cells, plan="tune tiny")
+    return made_up(*plain, *cells, plan="tune tiny linear heldout 123456")
 
 
 def at(lr: float, clean: int, attacked: int | None, n: int = 20) -> list[Result]:

@@ -45,6 +45,13 @@ def tune(
     ] = None,
     fit: Annotated[int, typer.Option(help="Training images to fit on.", min=1)] = 5000,
     images: Annotated[int, typer.Option(help="Images to choose on.", min=1)] = 500,
+    confirm: Annotated[
+        int,
+        typer.Option(
+            help="Clean images that the choice must stand, or the next best is taken; 0: none.",
+            min=0,
+        ),
+    ] = 0,
     chunk: Annotated[int, typer.Option(help="Images at once.", min=1)] = 250,
     iterations: Annotated[list[int] | None, typer.Option(help="Try these; repeat it.")] = None,
     lr: Annotated[list[float] | None, typer.Option(help="Try these; repeat it.")] = None,
@@ -77,6 +84,7 @@ def tune(
     from dataclasses import replace
 
     from clcnn.evaluation import Grid, Store
+    from clcnn.evaluation import confirm as stand
     from clcnn.evaluation import tune as run_tuning
     from clcnn.evaluation.defence import read_defence
     from clcnn.evaluation.kinds import EMBEDDINGS, has_setting
@@ -97,6 +105,10 @@ def tune(
         table["embedding"] = {"kind": kind}
     if cut:
         table["cuts"] = cut
+    chosen_on = min(images, 100) if quick else images
+    if 0 < confirm <= chosen_on:
+        raise typer.BadParameter(f"--confirm takes more images than the {chosen_on} to choose on.")
+    workshop = make_workshop(root, device, threads)
     grid = Grid(rule="singular", energy=(0.99,)) if paper_literal else Grid()
     grid = replace(
         grid,
@@ -112,14 +124,25 @@ def tune(
                 opened,
                 defence=read_defence(Table("the command", "", table), Path(), ()),
                 grid=grid,
-                n=min(images, 100) if quick else images,
+                n=chosen_on,
                 seed=seed,
                 chunk=chunk,
                 split=split.value,
                 sample=quick,
-                workshop=make_workshop(root, device, threads),
+                workshop=workshop,
                 watch=watch,
             )
+            if confirm:
+                choice = stand(
+                    choice,
+                    opened,
+                    n=confirm,
+                    seed=seed,
+                    chunk=chunk,
+                    sample=quick,
+                    workshop=workshop,
+                    watch=watch,
+                )
     except KeyboardInterrupt:
         raise stopped(store) from None
     choice.write(out)
@@ -133,6 +156,13 @@ def tune(
         + f": mean {100 * best.goal:.2f} %, clean {100 * best.clean:.2f} % "
         f"(uncontrolled {100 * choice.plain['none']:.2f} %) on {choice.n} {choice.split} images"
     )
+    for tried in choice.confirmed:
+        typer.echo(
+            f"on {tried.n}: {tried.iterations} iterations, lr {tried.lr:g}"
+            + ("" if tried.energy is None else f", {grid.rule} {tried.energy:g}")
+            + f": clean {100 * tried.clean:.2f} % (uncontrolled {100 * tried.plain:.2f} %), "
+            + ("kept" if tried.kept else "not kept")
+        )
     if not best.feasible:
         typer.echo(
             f"warning: every setting lost more than {100 * grid.most_lost:g} points of clean "

@@ -9,7 +9,8 @@ print(to_csv(found))
 
 from clcnn.evaluation.cache import ExampleCache, Examples
 from clcnn.evaluation.centring import BatchCentred
-from clcnn.evaluation.choice import Choice, Grid, Point
+from clcnn.evaluation.choice import Choice, Confirmation, Grid, Point
+from clcnn.evaluation.confirm import confirm
 from clcnn.evaluation.defence import Defence, Fit
 from clcnn.evaluation.kinds import Kind
 from clcnn.evaluation.plan import AttackPlan, Entry, Network, Plan, read_plan
@@ -35,6 +36,7 @@ __all__ = [
     "Bench",
     "Cell",
     "Choice",
+    "Confirmation",
     "Defence",
     "Entry",
     "ExampleCache",
@@ -52,6 +54,7 @@ __all__ = [
     "Watch",
     "Workshop",
     "compare",
+    "confirm",
     "pick",
     "plans",
     "read_plan",

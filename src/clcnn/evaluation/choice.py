@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from clcnn.data.files import write_text
-from clcnn.evaluation.defence import CHOICE, Defence
+from clcnn.evaluation.defence import CHOICE, Defence, read_choice
+from clcnn.evaluation.kinds import Kind
 from clcnn.evaluation.plan import NONE, Threat
-from clcnn.evaluation.tables import PlanError
+from clcnn.evaluation.tables import PlanError, read_json
 
 ITERATIONS = (5, 10, 20, 30, 50)
 """The paper's."""
+
+RULES = ("rank", "energy", "singular")
+"""The settings of a linear embedding of which there is one."""
 
 LEARNING_RATES = (0.001, 0.002, 0.005, 0.01, 0.02)
 ENERGIES = (0.9, 0.95, 0.99)
@@ -113,8 +117,30 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Confirmation:
+    """How a combination did on more clean images than the grid had."""
+
+    iterations: int
+    lr: float
+    energy: float | None
+    n: int
+    plain: float  # accuracy without control, on the same images
+    clean: float
+    kept: bool
+
+    @property
+    def lost(self) -> float:
+        """Accuracy that control costs."""
+        return self.plain - self.clean
+
+
+@dataclass(frozen=True)
 class Choice:
-    """The best point of a grid with the whole grid, and the defence that it makes."""
+    """The best point of a grid with the whole grid, and the defence that it makes.
+
+    ``confirmed`` lists what was tried on more clean images, in order; the last is the choice unless
+    all failed.
+    """
 
     network: str
     fingerprint: str
@@ -127,6 +153,7 @@ class Choice:
     grid: Grid
     defence: Defence
     manifest: Mapping[str, Any]
+    confirmed: tuple[Confirmation, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; a plan's ``tuned`` reads the file that holds them."""
@@ -143,12 +170,59 @@ class Choice:
             "defence": self.defence.settings(),
             "grid": asdict(self.grid),
             "points": [asdict(point) for point in self.points],
+            "confirmed": [asdict(one) for one in self.confirmed],
             "manifest": dict(self.manifest),
         }
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """The choice that `write` stored."""
+        defence, values = read_choice(Path(path)), read_json(Path(path))
+        try:
+            grid: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in values["grid"].items()
+            }
+            return cls(
+                **{k: values[k] for k in ("network", "fingerprint", "data", "split", "n")},
+                chosen=Point(**values["chosen"]),
+                points=tuple(Point(**point) for point in values["points"]),
+                plain=values["plain"],
+                grid=Grid(**grid),
+                defence=replace(defence, chosen=None),
+                manifest=values["manifest"],
+                confirmed=tuple(Confirmation(**one) for one in values.get("confirmed", ())),
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise PlanError(
+                f"{path} is no whole choice of settings ({type(error).__name__}: {error}); "
+                "expected what `clcnn tune` wrote. Run it again."
+            ) from error
 
     def write(self, path: str | Path) -> None:
         """Store the choice where a plan can find it."""
         write_text(Path(path), json.dumps(self.to_dict(), indent=1) + "\n")
+
+
+def settings_at(
+    defence: Defence, rule: str, energy: float | None, lr: float, iterations: int
+) -> Defence:
+    """A defence with one combination of the grid's settings."""
+    embedding = dict(defence.embedding.settings)
+    if energy is not None:
+        embedding = {k: v for k, v in embedding.items() if k not in RULES} | {rule: energy}
+    solver = {**defence.solver.settings, "lr": lr, "iterations": iterations}
+    return replace(
+        defence,
+        embedding=Kind(defence.embedding.kind, embedding),
+        solver=Kind(defence.solver.kind, solver),
+        chosen=None,
+    )
+
+
+def named(energy: float | None, lr: float, iterations: int) -> str:
+    """What a combination is called in a store."""
+    words = [f"lr {lr:g}", f"{iterations} iterations"]
+    return ", ".join(words if energy is None else [f"energy {energy:g}", *words])
 
 
 def best(points: Sequence[Point], n: int) -> Point:

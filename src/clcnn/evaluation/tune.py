@@ -15,7 +15,7 @@ from pathlib import Path
 
 from clcnn.control import ControlledModule
 from clcnn.embeddings.linear import LinearEmbedding
-from clcnn.evaluation.choice import Choice, Grid, Point, best
+from clcnn.evaluation.choice import Choice, Grid, Point, best, named, settings_at
 from clcnn.evaluation.defence import Defence
 from clcnn.evaluation.defending import Defences, Defended
 from clcnn.evaluation.hashing import digest, room_code
@@ -31,9 +31,6 @@ from clcnn.evaluation.tables import PlanError, Table
 from clcnn.evaluation.truncation import truncated
 from clcnn.evaluation.workshop import Workshop
 from clcnn.solvers.loop import IterativeSolver
-
-RULES = ("rank", "energy", "singular")
-"""The settings of a linear embedding of which there is one."""
 
 
 def tune(
@@ -85,7 +82,7 @@ def tune(
         judged = _points(measured([c for c in cells if _comes_first(c.entry)]), grid)
         least = min(point.lost for point in judged)
         enough = max(grid.most_lost, least) + 1e-9
-        left = {_name(p.energy, p.lr, p.iterations) for p in judged if p.lost <= enough}
+        left = {named(p.energy, p.lr, p.iterations) for p in judged if p.lost <= enough}
         watch.say(f"{len(left)} of {len(judged)} settings go on from clean to perturbed images")
         found = measured([c for c in cells if _comes_first(c.entry) or c.entry.defence in left])
     points = _points(found, grid)
@@ -101,7 +98,7 @@ def tune(
         points=tuple(points),
         plain=_accuracies(found, NONE),
         grid=grid,
-        defence=_at(defence, grid.rule, chosen.energy, chosen.lr, chosen.iterations),
+        defence=settings_at(defence, grid.rule, chosen.energy, chosen.lr, chosen.iterations),
         manifest=made_with,
     )
 
@@ -123,7 +120,7 @@ class _Tuner:
         for energy, lr in product(self.grid.energies(), self.grid.lr):
             for condition in plain:
                 entries = {
-                    k: replace(condition.entry, defence=_name(energy, lr, k))
+                    k: replace(condition.entry, defence=named(energy, lr, k))
                     for k in sorted(self.grid.iterations, reverse=True)
                 }
                 group = {k: by_entry[entry] for k, entry in entries.items() if entry in by_entry}
@@ -175,7 +172,7 @@ def fitted_at(defences: Defences, plan: Plan, grid: Grid, energy: float | None) 
     """The network with embeddings of one energy, cut from the fit at the highest if they can be."""
 
     def fitted(at: float | None) -> ControlledModule:
-        name = _name(at, grid.lr[0], grid.iterations[0])
+        name = named(at, grid.lr[0], grid.iterations[0])
         return defences.fitted(plan, "network", plan.defences[name])
 
     linear = next(iter(plan.defences.values())).embedding.kind == "linear"
@@ -202,7 +199,7 @@ def _plan(
     folder: Path,
 ) -> Plan:
     defences = {
-        _name(energy, lr, k): _at(defence, grid.rule, energy, lr, k)
+        named(energy, lr, k): settings_at(defence, grid.rule, energy, lr, k)
         for energy, lr, k in product(grid.energies(), grid.lr, grid.iterations)
     }
     attacks = {
@@ -245,24 +242,6 @@ def _pgd() -> Kind:
     return attack_kind(Table("tune", "attacks.pgd", {"steps": 20}), "pgd")
 
 
-def _at(defence: Defence, rule: str, energy: float | None, lr: float, iterations: int) -> Defence:
-    embedding = dict(defence.embedding.settings)
-    if energy is not None:
-        embedding = {k: v for k, v in embedding.items() if k not in RULES} | {rule: energy}
-    solver = {**defence.solver.settings, "lr": lr, "iterations": iterations}
-    return replace(
-        defence,
-        embedding=Kind(defence.embedding.kind, embedding),
-        solver=Kind(defence.solver.kind, solver),
-        chosen=None,
-    )
-
-
-def _name(energy: float | None, lr: float, iterations: int) -> str:
-    words = [f"lr {lr:g}", f"{iterations} iterations"]
-    return ", ".join(words if energy is None else [f"energy {energy:g}", *words])
-
-
 def _apart(cell: Cell) -> Cell:
     """A cell of a grid is measured in another way than one of a plan, so it is another cell."""
     code = digest([room_code(f"evaluation/{name}") for name in ("truncation", "tune")])
@@ -278,7 +257,7 @@ def _comes_first(entry: Entry) -> bool:
 def _points(found: Sequence[Result], grid: Grid) -> list[Point]:
     plain = _accuracies(found, NONE)
     return [
-        Point.of(k, lr, energy, _accuracies(found, _name(energy, lr, k)), plain, grid.most_lost)
+        Point.of(k, lr, energy, _accuracies(found, named(energy, lr, k)), plain, grid.most_lost)
         for energy, lr, k in product(grid.energies(), grid.lr, grid.iterations)
     ]
 

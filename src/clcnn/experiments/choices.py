@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from clcnn.evaluation.choice import Grid
+from clcnn.evaluation.choice import RULES, Grid
 from clcnn.evaluation.defence import Defence, read_choice, read_defence
 from clcnn.evaluation.plan import Network, Plan
 from clcnn.evaluation.tables import Table, read_json
-from clcnn.evaluation.tune import RULES
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments.blueprints import blueprint, choice_file, present, tuning
 
@@ -56,6 +55,7 @@ class Asked:
     images: int
     chunk: int
     split: str
+    confirm: int  # clean images that the choice has to stand; 0: none
 
 
 def asked(task: Task, most: int | None = None, whole: bool = True) -> Asked:
@@ -75,6 +75,7 @@ def asked(task: Task, most: int | None = None, whole: bool = True) -> Asked:
         images=images,
         chunk=min(values["chunk"], images),
         split=values.get("split", "heldout"),
+        confirm=values["confirm"] if most is None else 0,
     )
 
 
@@ -99,6 +100,16 @@ def differs(task: Task, wanted: Asked, workshop: Workshop) -> str | None:
     return None
 
 
+def is_confirmed(file: Path, wanted: Asked) -> bool:
+    """Whether the choice in a file stood as many clean images as asked for, if it had to."""
+    facts = read_json(file)
+    tried = facts.get("confirmed", [])
+    if tried:
+        return all(one.get("n", 0) >= wanted.confirm for one in tried)
+    # A grid of which no point kept the clean accuracy has nothing to confirm.
+    return not wanted.confirm or not any(p.get("feasible") for p in facts.get("points", []))
+
+
 def untuned(defence: Defence, grid: Grid) -> dict[str, Any]:
     """The settings that a tuning leaves as they are; what is but faster makes the same choice."""
     settings = {k: v for k, v in defence.settings().items() if k != "accelerate"}
@@ -112,8 +123,13 @@ def made_otherwise(name: str, choices: Path, workshop: Workshop) -> tuple[str, .
     """A sentence for each choice of the plan called ``name`` that is not as common.toml has it."""
     sentences = []
     for task in tasks([name], choices, workshop)[0]:
+        if not task.file.is_file():
+            continue
         # What clean images rule out is never chosen: a grid without it has the same choice.
-        why = differs(task, asked(task, whole=False), workshop) if task.file.is_file() else None
+        wanted = asked(task, whole=False)
+        why = differs(task, wanted, workshop)
+        if why is None and not is_confirmed(task.file, wanted):
+            why = f"it was not confirmed on {wanted.confirm} clean images"
         if why is not None:
             sentences.append(
                 f"{task.file} is used, but {why}. Make it again: clcnn experiment tune --only "

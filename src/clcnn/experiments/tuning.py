@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clcnn.evaluation.choice import Choice
+from clcnn.evaluation.confirm import confirm
 from clcnn.evaluation.runner import Silent, Watch
 from clcnn.evaluation.store import Store
 from clcnn.evaluation.tables import PlanError
 from clcnn.evaluation.tune import tune
 from clcnn.evaluation.workshop import Workshop
-from clcnn.experiments.choices import Task, asked, differs, tasks
+from clcnn.experiments.choices import Task, asked, differs, is_confirmed, tasks
 from clcnn.experiments.run import PLANS
 
 
@@ -44,23 +45,39 @@ def run(
         raise PlanError(" ".join(missing) or nothing)
     for task in found:
         wanted = asked(task, most, whole)
+        made: Choice | None = None
         if task.file.is_file():
             why = differs(task, wanted, workshop)
-            if why is None:
+            if why is not None:
+                watch.say(f"{task.file} is made again: {why}")
+            elif is_confirmed(task.file, wanted):
                 watch.say(f"{task.file} is there already")
                 continue
-            watch.say(f"{task.file} is made again: {why}")
-        watch.say(f"choosing {task.choice} for {task.network.weights}")
-        made = tune(
-            task.network,
-            store,
-            defence=wanted.defence,
-            grid=wanted.grid,
-            n=wanted.images,
-            chunk=wanted.chunk,
-            split=wanted.split,
-            workshop=workshop,
-            watch=watch,
-        )
-        made.write(task.file)
+            else:
+                watch.say(f"{task.file} is there, to be confirmed on clean images")
+                made = Choice.read(task.file)
+        if made is None:
+            watch.say(f"choosing {task.choice} for {task.network.weights}")
+            made = tune(
+                task.network,
+                store,
+                defence=wanted.defence,
+                grid=wanted.grid,
+                n=wanted.images,
+                chunk=wanted.chunk,
+                split=wanted.split,
+                workshop=workshop,
+                watch=watch,
+            )
+            made.write(task.file)
+        if wanted.confirm:
+            made = confirm(
+                made,
+                store,
+                n=wanted.confirm,
+                defence=wanted.defence,
+                workshop=workshop,
+                watch=watch,
+            )
+            made.write(task.file)
         yield task, made

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from clcnn.evaluation.choice import Grid, Point, best
+from clcnn.evaluation.confirm import MARK
 from clcnn.evaluation.results import Result
 from clcnn.report import words
 from clcnn.report.blocks import Block, Column, Figure, Key, Paragraph, Row, Span, TableBlock
@@ -25,6 +26,8 @@ def tuning_blocks(experiment: Experiment) -> list[Block]:
         name = NONE if result.attack == NONE else f"{result.attack} {result.eps:g}"
         by_defence.setdefault(result.defence, {})[name] = result
     plain = by_defence.pop(NONE, {})
+    if experiment.name.split()[-2] == MARK:
+        return _confirmation_blocks(experiment, plain, by_defence)
     whole = {name: cells for name, cells in by_defence.items() if _is_whole(cells)}
     lead = Paragraph(
         f"`{experiment.plan}`: {words.several(len(whole), 'point')} of {len(by_defence)} measured."
@@ -44,6 +47,39 @@ def tuning_blocks(experiment: Experiment) -> list[Block]:
     figure = _figure(experiment, points, chosen, clean, grid)
     table = _table(points, chosen, grid.rule, f"{words.count(n)} {experiment.split}")
     return [lead, *([] if complete else [unchosen]), figure, table]
+
+
+def _confirmation_blocks(
+    experiment: Experiment,
+    plain: Mapping[str, Result],
+    by_defence: Mapping[str, Mapping[str, Result]],
+) -> list[Block]:
+    """What a grid's candidates cost on more clean images, in the order in which they were tried."""
+    tried = {name: cells[NONE] for name, cells in by_defence.items()}
+    cells = [*plain.values(), *tried.values()]
+    if not tried or not plain or not all(cell.is_complete and cell.n for cell in cells):
+        return [Paragraph(f"`{experiment.plan}` is not complete.", "warning")]
+    clean, n = plain[NONE].accuracy, plain[NONE].n
+    return [
+        TableBlock(
+            caption=f"`{experiment.plan}`: the candidates of a grid, best first, on "
+            f"{words.count(n)} {experiment.split} images without any attack, where the network "
+            f"alone has {words.percent(clean)} %. The first that loses no more than the grid "
+            "allows is the choice; if none does, the one that loses least",
+            corner=("settings",),
+            columns=[Column("clean, %"), Column("clean lost, points")],
+            rows=[
+                Row(
+                    (name,),
+                    [
+                        [Span(words.percent(cell.accuracy))],
+                        [Span(words.points(100 * (clean - cell.accuracy)), "interval")],
+                    ],
+                )
+                for name, cell in tried.items()
+            ],
+        )
+    ]
 
 
 def _are_judged(points: Sequence[Point], most_lost: float) -> bool:
@@ -102,7 +138,7 @@ def _figure(
             f'<circle cx="{plot.x(chosen.clean):.1f}" cy="{plot.y(chosen.goal):.1f}" r="9" '
             'class="axis"/>'
         )
-    said = "nothing is chosen" if chosen is None else f"the choice: {_settings(chosen, grid.rule)}"
+    said = "nothing is chosen" if chosen is None else f"its choice: {_settings(chosen, grid.rule)}"
     return Figure(
         name=words.slug(f"grid-{experiment.plan}"),
         caption=f"Mean accuracy over clean, FGSM and PGD images against clean accuracy; hollow: "
@@ -120,8 +156,8 @@ def _ring(chosen: Point | None) -> str:
     if chosen is None:
         return ""
     if not chosen.feasible:
-        return "; ringed: the choice, which loses least, as none keeps enough clean accuracy"
-    return "; ringed: the choice, which is the cheapest within one standard error of the best"
+        return "; ringed: its choice, which loses least, as none keeps enough clean accuracy"
+    return "; ringed: its choice, which is the cheapest within one standard error of the best"
 
 
 def _table(points: list[Point], chosen: Point | None, rule: str, images: str) -> TableBlock:
