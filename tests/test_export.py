@@ -481,3 +481,18 @@ def test_feedback_control_serves_any_batch(embedding: clcnn.Embedding) -> None:
     for n in (1, 6):
         x = unseen(robust, n)
         assert torch.allclose(program(x), robust(x), atol=1e-5)
+
+
+def test_weights_with_channels_last_are_written_whole_and_without_a_word(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.Flatten()).eval()
+    model = model.to(memory_format=torch.channels_last)
+    assert not model[2].weight.is_contiguous()
+    x = torch.rand(30, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    robust = clcnn.control(model, ["input"], solver=clcnn.Greedy()).fit(x)
+    recwarn.clear()
+    robust.export(tmp_path / "a.pt2")
+    assert not [str(w.message) for w in recwarn if "complete tensor" in str(w.message)]
+    again = torch.export.load(tmp_path / "a.pt2").module()
+    assert torch.allclose(again(x), robust(x), atol=1e-5)

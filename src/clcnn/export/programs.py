@@ -69,7 +69,9 @@ def export(
     program = _torch_program(_graph(subject, example, batch), example, batch)
     if format == "torch":
         if path is not None:
-            with files.replacing(path) as partial:
+            with files.replacing(path) as partial, warnings.catch_warnings():
+                # Weights whose channels are last in memory: torch writes them whole all the same.
+                warnings.filterwarnings("ignore", "No complete tensor found in the group")
                 torch.export.save(program, partial, extra_files={files.ENTRY: text})
         return program
     model = _onnx_model(program, text, batch)
