@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clcnn.evaluation import Plan, Workshop
+from clcnn.evaluation import Plan, Store, Workshop
 from clcnn.evaluation.plan import parse
 from clcnn.evaluation.tables import Table
 
@@ -81,3 +81,21 @@ def workshop(seed: int = 0) -> Workshop:
 
 def plan(text: str = TEXT, folder: Path | None = None) -> Plan:
     return parse(Table("plan.toml", "", tomllib.loads(text)), folder or Path())
+
+
+def stored(path: Path, defence: str, attack: str, eps: float, threat: str) -> dict[int, tuple]:
+    """What a store holds of a cell, by the sample's place."""
+    with Store(path) as store:
+        cell = store.read(
+            "SELECT cell FROM entries WHERE defence = ? AND attack = ? AND eps = ? AND threat = ?",
+            defence,
+            attack,
+            eps,
+            threat,
+        )[0][0]
+        rows = store.read(
+            "SELECT sample, label, predicted, correct, cost, before, after, linf, l2, broken_by "
+            "FROM samples WHERE cell = ?",
+            cell,
+        )
+    return {row[0]: row[1:] for row in rows}
