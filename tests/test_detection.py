@@ -52,7 +52,7 @@ DEFENCES = [
 NAMES = ["feedback", "greedy", "reactive", "pmp", "pmp from greedy", "msa"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.integers(0, 6), min_size=1, max_size=30),
     st.lists(st.integers(-1, 7), min_size=1, max_size=5),

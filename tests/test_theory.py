@@ -18,7 +18,7 @@ from torch import Tensor
 from clcnn import theory
 from clcnn.errors import DataError
 
-checked = settings(max_examples=60, deadline=None, derandomize=True)
+checked = settings(max_examples=60)
 
 
 @dataclass(frozen=True)

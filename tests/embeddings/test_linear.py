@@ -443,7 +443,7 @@ class TestEnergy:
         torch.testing.assert_close(embedding.coefficients(x), expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     n=st.integers(3, 30),
     d=st.integers(1, 30),

@@ -251,7 +251,7 @@ def test_before_fit():
         assert "not fitted" in repr(kind(3))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     shape=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     share=st.floats(0.05, 1.0),

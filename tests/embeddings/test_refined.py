@@ -59,7 +59,7 @@ def controlled(
 
 @pytest.fixture(scope="module")
 def trained() -> clcnn.ControlledModule:
-    return controlled(RefinedEmbedding(steps=150, lr=0.01, loudest=2.0, **SMALL)).fit(images(400))
+    return controlled(RefinedEmbedding(steps=150, lr=0.003, loudest=2.0, **SMALL)).fit(images(400))
 
 
 def noisy(x: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,8 @@ def test_presets_are_its_own(trained: clcnn.ControlledModule) -> None:
 def test_it_learns_to_restore_what_the_network_needs() -> None:
     model = network(far_apart)
     x, y = far_apart(1000, 5)
-    learning = RefinedEmbedding(steps=300, lr=0.01, loudest=2.0, **SMALL)
+    # Steps of 0.01 leave so small a network dead or alive by chance of rounding.
+    learning = RefinedEmbedding(steps=300, lr=0.003, loudest=2.0, **SMALL)
     trained, filtered = (
         controlled(embedding, pictures=far_apart).fit(far_apart(400))
         for embedding in (learning, SpectralEmbedding())
