@@ -75,6 +75,7 @@ def test_evaluate_prints_a_table_and_writes_csv(
             "nothing that 'spectral'",
         ),
         (["tune", "tiny", "--out", "c.json", "--lr", "-1"], 1, "PlanError: found lr"),
+        (["tune", "tiny", "--out", "c.json", "--confirm", "500"], 2, "more images than the 500"),
         (["tune", "tiny", "--out", "c.json", "--embedding", "liner"], 1, "Did you mean 'linear'"),
     ],
 )
@@ -118,6 +119,18 @@ def test_ctrl_c_says_how_to_go_on(
     assert "kept in mine.sqlite. Repeat the same command" in capsys.readouterr().err
     with Store("mine.sqlite") as store:  # no claim is left behind
         assert store.read("SELECT count(*) FROM chunks WHERE owner IS NOT NULL")[0][0] == 0
+
+
+def test_tune_confirms_its_choice(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "tune tiny --data mnist --out c.json --images 8 --chunk 8 --fit 60 --cut input"
+    words += " --cut head --iterations 1 --lr 0.1 --energy 0.8 --confirm 20"
+    assert cli.run(words.split()) == 0
+    said = capsys.readouterr().out
+    (tried,) = json.loads((here / "c.json").read_text())["confirmed"]
+    assert tried["n"] == 20
+    assert f"on 20: 1 iterations, lr 0.1, energy 0.8: clean {100 * tried['clean']:.2f} %" in said
+    assert said.count("kept") == 1
+    assert ("not kept" in said) != tried["kept"]
 
 
 def test_tune_writes_a_choice(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
