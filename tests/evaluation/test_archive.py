@@ -74,6 +74,23 @@ def test_cells_that_no_plan_lists_stay_behind(store: Path, tmp_path: Path) -> No
     assert len(listed["samples"]) == 6
 
 
+def test_plans_are_left_out_by_name(store: Path, tmp_path: Path) -> None:
+    (plan,) = {row[0] for row in contents(store)["entries"]}
+    with pytest.raises(
+        StoreError, match=f"no plan 'others' to leave out; expected one of '{plan}'"
+    ):
+        pack(store, without=["others"])
+    assert not (tmp_path / "r.sqlite.xz").exists()
+    bare = contents(unpack(pack(store, without=[plan]), tmp_path / "bare.sqlite"))
+    assert bare["entries"] == []
+    assert bare["samples"] == contents(store)["samples"], "the cells may be used again"
+    options = ["--listed-only", "--without", plan, "--out", str(tmp_path / "none.xz")]
+    assert cli.run(["store", "pack", str(store), *options]) == 0  # what is incomplete is left out
+    none = contents(unpack(tmp_path / "none.xz", tmp_path / "none.sqlite"))
+    assert not (none["cells"] or none["samples"])
+    assert contents(store)["entries"], "the store itself stays as it is"
+
+
 def test_a_store_in_use_is_packed_and_its_claims_stay_behind(store: Path, tmp_path: Path) -> None:
     with Store(store) as opened:
         (cell,) = register(opened, "a")

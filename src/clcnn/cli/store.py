@@ -21,6 +21,9 @@ def pack(
         bool,
         typer.Option("--listed-only", help="Without older results, once all is measured again."),
     ] = False,
+    without: Annotated[
+        list[str] | None, typer.Option(help="A plan that is not listed in the copy; repeat it.")
+    ] = None,
 ) -> None:
     """Compress all that is measured so far. Example: clcnn store pack results.sqlite
 
@@ -28,7 +31,7 @@ def pack(
     """
     from clcnn.evaluation.archive import pack as write
 
-    typer.echo(f"written: {write(store, out, listed_only=listed_only)}")
+    typer.echo(f"written: {write(store, out, listed_only=listed_only, without=without or ())}")
 
 
 @store_app.command()

@@ -30,9 +30,16 @@ def is_archive(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def pack(store: Path, out: Path | None = None, *, listed_only: bool = False) -> Path:
+def pack(
+    store: Path,
+    out: Path | None = None,
+    *,
+    listed_only: bool = False,
+    without: Sequence[str] = (),
+) -> Path:
     """Write all that is stored at this moment to ``out`` (STORE.xz); runs may go on meanwhile.
 
+    ``without`` names plans that the copy does not list: what is not finished, say.
     With ``listed_only`` without the cells that no plan lists any more: what older code or settings
     measured. That is refused while listed cells are not complete: a run that has begun no longer
     lists what it has yet to measure again.
@@ -54,6 +61,7 @@ def pack(store: Path, out: Path | None = None, *, listed_only: bool = False) -> 
         with explained(copy), closing(sqlite3.connect(copy)) as connection:
             # who worked on what at this moment is nobody's claim in a copy
             connection.execute("UPDATE chunks SET owner = NULL, expires = NULL")
+            _leave_out(store, connection, without)
             if listed_only:
                 _refuse_incomplete(store, connection)
                 for table in ("samples", "chunks", "findings"):
@@ -69,6 +77,17 @@ def pack(store: Path, out: Path | None = None, *, listed_only: bool = False) -> 
         ):
             shutil.copyfileobj(source, file)
     return target
+
+
+def _leave_out(store: Path, connection: sqlite3.Connection, plans: Sequence[str]) -> None:
+    there = [name for (name,) in connection.execute("SELECT DISTINCT plan FROM entries")]
+    for plan in plans:
+        if plan not in there:
+            raise StoreError(
+                f"{store} has no plan {plan!r} to leave out; expected one of "
+                f"{', '.join(map(repr, there)) or 'none'}."
+            )
+        connection.execute("DELETE FROM entries WHERE plan = ?", (plan,))
 
 
 def _refuse_incomplete(store: Path, connection: sqlite3.Connection) -> None:
