@@ -87,7 +87,7 @@ def test_plans_are_left_out_by_name(store: Path, tmp_path: Path) -> None:
     options = ["--listed-only", "--without", plan, "--out", str(tmp_path / "none.xz")]
     assert cli.run(["store", "pack", str(store), *options]) == 0  # what is incomplete is left out
     none = contents(unpack(tmp_path / "none.xz", tmp_path / "none.sqlite"))
-    assert not (none["cells"] or none["samples"])
+    assert (none["cells"], none["samples"]) == ([], [])
     assert contents(store)["entries"], "the store itself stays as it is"
 
 
