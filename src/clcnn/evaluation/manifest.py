@@ -62,20 +62,24 @@ def manifest(plan: Plan, workshop: Workshop) -> dict[str, Any]:
     }
 
 
-def git_version() -> str | None:
-    """The commit of the code, with a mark if files differ from it; None outside of a checkout."""
+def git_version(package: Path = Path(__file__).parent.parent) -> str | None:
+    """The commit of the code, marked if the package differs from it; None outside of a checkout.
+
+    What runs write elsewhere in the checkout (results, choices of settings) is no other code.
+    """
+    commit = _git(package, "describe", "--always", "--abbrev=12")
+    changed = _git(package, "status", "--porcelain", "--", ".")
+    return f"{commit}-dirty" if commit and changed else commit or None
+
+
+def _git(folder: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
+            ["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return done.stdout.strip()
 
 
 def _installed(package: str) -> str | None:
