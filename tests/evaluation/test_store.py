@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from pathlib import Path
 
@@ -206,3 +207,15 @@ def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
     path.touch()
     with Store(path) as store:
         assert register(store, "a") == [1]
+
+
+def test_a_new_store_waits_for_another_process_that_makes_it(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")  # as while tables are made, before there is a log
+    release = threading.Timer(0.3, lambda: other.execute("COMMIT"))
+    release.start()
+    with Store(path) as store:
+        assert store.read("PRAGMA journal_mode") == [("wal",)]
+    release.join()
+    other.close()

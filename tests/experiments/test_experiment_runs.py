@@ -123,7 +123,9 @@ def test_a_missing_network_is_said_and_the_others_run(here: Path) -> None:
 def test_what_was_not_chosen_yet_is_said_and_the_others_run(here: Path) -> None:
     there = workshop("resnet20-cifar10-pgd", "resnet20-cifar10-fgsm")
     chosen = Path(__file__).parents[2] / "results" / "choices" / "resnet20-cifar10-linear.json"
-    (here / "resnet20-cifar10-pgd-linear.json").write_text(chosen.read_text())
+    facts = json.loads(chosen.read_text())
+    facts["defence"]["solver"]["iterations"] = 20  # stated are 5
+    (here / "resnet20-cifar10-pgd-linear.json").write_text(json.dumps(facts))
     made = ready(blueprint("table2"), there, here)
     assert len(made.missing) == 2  # the third network, and the choice for the second
     assert "found no" in made.missing[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ APPLICATION = 0x636C636E  # "clcn"
 SCHEMA = 1
 _MAGIC = b"SQLite format 3\x00"
 _BUSY = 60.0  # seconds that a process waits while another writes
+_POLL = 0.02  # seconds between two tries, where SQLite itself does not wait
 
 _TABLES = """
 CREATE TABLE runs (
@@ -85,7 +87,7 @@ def connect(path: Path) -> sqlite3.Connection:
             path, timeout=_BUSY, isolation_level=None, check_same_thread=False
         )
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(connection)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
             _create(connection)
@@ -93,6 +95,22 @@ def connect(path: Path) -> sqlite3.Connection:
             connection.close()
             raise
         return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Let readers and a writer work at once.
+
+    SQLite does not wait here for a process that opens the same new file, whatever the timeout.
+    """
+    until = time.monotonic() + _BUSY
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_POLL)
 
 
 def _create(connection: sqlite3.Connection) -> None:
