@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from clcnn.attacks.flags import Finding
-from clcnn.evaluation import Store, StoreError
+from clcnn.evaluation import Store, StoreError, schema
 from clcnn.evaluation.plan import Entry
 from clcnn.evaluation.store import CellKey, Measured, Row
 
@@ -209,13 +208,33 @@ def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
         assert register(store, "a") == [1]
 
 
-def test_a_new_store_waits_for_another_process_that_makes_it(tmp_path: Path) -> None:
-    path = tmp_path / "r.sqlite"
-    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    other.execute("BEGIN EXCLUSIVE")  # as while tables are made, before there is a log
-    release = threading.Timer(0.3, lambda: other.execute("COMMIT"))
-    release.start()
-    with Store(path) as store:
-        assert store.read("PRAGMA journal_mode") == [("wal",)]
-    release.join()
-    other.close()
+class Refusing:
+    """A connection that says so many times that the file is in use."""
+
+    def __init__(self, times: int, code: int) -> None:
+        self.left, self.code, self.asked = times, code, 0
+
+    def execute(self, statement: str) -> None:
+        assert statement == "PRAGMA journal_mode = WAL"
+        self.asked += 1
+        if self.asked <= self.left:
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = self.code
+            raise error
+
+
+def test_two_processes_that_open_a_new_file_at_once_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patient = Refusing(3, sqlite3.SQLITE_BUSY)
+    schema._write_ahead(patient)  # type: ignore[arg-type]
+    assert patient.asked == 4
+    broken = Refusing(1, sqlite3.SQLITE_IOERR)
+    with pytest.raises(sqlite3.OperationalError):
+        schema._write_ahead(broken)  # type: ignore[arg-type]
+    assert broken.asked == 1
+    monkeypatch.setattr(schema, "_BUSY", 0.05)
+    for_ever = Refusing(10**6, sqlite3.SQLITE_BUSY)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        schema._write_ahead(for_ever)  # type: ignore[arg-type]
+    assert for_ever.asked > 1
