@@ -91,7 +91,7 @@ def test_a_claim_is_renewed_while_the_work_goes_on(tmp_path: Path) -> None:
         assert claim is not None
         other.claim(cell)
         with store.held(claim):
-            time.sleep(3.0)
+            time.sleep(4.5)
             assert other.claim(cell) is None
         assert store.finish(claim, {cell: measured(0)})
 
