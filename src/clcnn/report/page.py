@@ -131,11 +131,13 @@ def _summary(experiments: Sequence[Experiment], files: int) -> list[Block]:
     # A cell that stands in several tables was measured once.
     results = {(e.store, r.cell): r for e in experiments for r in e.results}.values()
     samples = sum(r.n for r in results)
-    plans = words.listed(f"`{e.plan}`" for e in experiments)
+    plans = [f"`{e.plan}`" for e in experiments if not e.is_tuning]
+    if tuned := len(experiments) - len(plans):
+        plans.append(words.several(tuned, "search for settings", "searches for settings"))
     beside = " or, where that is said, from a CSV file" if files else ""
     blocks: list[Block] = [
         Paragraph(
-            f"{words.several(len(results), 'cell')} of {plans}, "
+            f"{words.several(len(results), 'cell')} of {words.listed(plans)}, "
             f"{words.several(samples, 'answer')} stored. Accuracies are in per cent with 95 % "
             f"intervals; every figure comes from the stores named at the end{beside}.",
             "lead",
