@@ -99,11 +99,15 @@ def test_literal_switches_change_one_thing_each(tmp_path: Path) -> None:
         "literal-digits": {"accelerate"},
         "literal-centring": {"centring"},
         "literal-rank": {"embedding"},
+        "literal-reactive": {"embedding", "solver"},
+        "literal-layerwise": {"embedding", "solver"},
         "literal-weights": {"weights"},
         "literal-fit": {"correct_only"},  # the count is the sample's in both
         "literal-tuning": set(),  # its settings are chosen elsewhere
         "literal": {"centring", "embedding", "weights", "correct_only", "accelerate"},
     }
+    assert on["literal-reactive"]["embedding"] == on["literal-rank"]["embedding"]
+    assert on["literal-layerwise"]["embedding"] == on["literal-rank"]["embedding"]
 
 
 def test_a_missing_network_is_said_and_the_others_run(here: Path) -> None:
