@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,6 @@ from clcnn.report.against import Shortfall, shortfalls, unjudged
 from clcnn.report.blocks import (
     Block,
     Bullets,
-    Code,
     Column,
     Details,
     Document,
@@ -36,6 +34,7 @@ from clcnn.report.files import file_blocks
 from clcnn.report.gather import Experiment, Warned, gather, name_of, warned
 from clcnn.report.layers import residual_figures
 from clcnn.report.layout import Pool, tables, title
+from clcnn.report.made import made_blocks
 from clcnn.report.notes import Note, read_notes
 from clcnn.report.pictures import picture_blocks
 from clcnn.report.tuning import tuning_blocks
@@ -101,7 +100,7 @@ def _document(
     if tuned:
         blocks.append(Heading(2, "How settings were chosen", "tuning"))
         blocks += [block for experiment in tuned for block in tuning_blocks(experiment)]
-    return Document(TITLE, _apart([*blocks, *_manifests(experiments)]))
+    return Document(TITLE, _apart([*blocks, *made_blocks(experiments)]))
 
 
 def _apart(blocks: Sequence[Block]) -> list[Block]:
@@ -293,38 +292,3 @@ def _figures(experiments: Sequence[Experiment]) -> list[Block]:
     if residuals:
         blocks += [Heading(2, "Residuals by layer", "residuals"), *residuals]
     return blocks
-
-
-def _manifests(experiments: Sequence[Experiment]) -> list[Block]:
-    blocks: list[Block] = [Heading(2, "How it was made", "manifest")]
-    rows, details = [], []
-    for experiment in experiments:
-        for made in experiment.made:
-            m = made.manifest
-            packages = ", ".join(f"{k} {v}" for k, v in sorted(m["packages"].items()) if v)
-            rows.append(
-                Row(
-                    (experiment.label, experiment.plan),
-                    [
-                        [Span(str(m["git"] or "not a checkout"), "interval")],
-                        [Span(f"clcnn {m['clcnn']}, Python {m['python']}", "interval")],
-                        [Span(packages, "remark")],
-                        [Span(f"{m['machine']}, {m['device']}", "interval")],
-                        [Span(f"{made.started[0]} ({len(made.started)})", "interval")],
-                    ],
-                )
-            )
-            text = json.dumps(m, indent=1, sort_keys=True, ensure_ascii=False)
-            begun = words.listed(made.started)
-            summary = f"Manifest of `{experiment.plan}` in {experiment.label}, {begun}"
-            details.append(Details(summary, [Code(text)]))
-    if not rows:
-        return [*blocks, Paragraph("No run has left a manifest.", "warning")]
-    columns = [Column(c) for c in ("git", "version", "packages", "machine", "begun (starts)")]
-    table = TableBlock(
-        "Versions of each run; settings and hashes of weights, data and code are below",
-        ("store", "plan"),
-        columns,
-        rows,
-    )
-    return [*blocks, table, *details]
