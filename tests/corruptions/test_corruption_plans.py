@@ -21,10 +21,11 @@ from clcnn.experiments.averages import means
 from clcnn.experiments.blueprints import blueprint
 from clcnn.experiments.run import Request
 from clcnn.experiments.run import run as run_experiment
-from clcnn.report.curves import accuracy_figure, trade_off
+from clcnn.report.curves import accuracy_figure
 from clcnn.report.gather import gather, name_of
 from clcnn.report.layout import Pool, tables
 from clcnn.report.pictures import picture_blocks
+from clcnn.report.trade import trade_offs
 
 PLAN = (
     TEXT.split("[[grid]]")[0].replace('name = "tiny"', 'name = "corruptions"')
@@ -150,7 +151,7 @@ def test_a_report_speaks_of_severity_and_of_no_radius(store: Path) -> None:
         assert "ε" not in text
         assert "eps" not in text
     assert "severity 5" in name_of(experiment.results[-1])
-    assert trade_off([experiment]) is None
+    assert trade_offs([experiment]) == []
     (sentence,) = picture_blocks([experiment], workshop(), 3, lambda text: None)
     assert "No pictures" in repr(sentence)
 

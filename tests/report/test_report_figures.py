@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,14 @@ from clcnn.experiments import manifold, theorem
 from clcnn.report import Document, ReportError, make_report
 from clcnn.report.blocks import Details, Figure, Key, Panel, Paragraph, Pictures, TableBlock
 from clcnn.report.costs import costs
-from clcnn.report.curves import accuracy_figure, trade_off
+from clcnn.report.curves import accuracy_figure
 from clcnn.report.files import file_blocks
 from clcnn.report.gather import Experiment, _cuts, gather
 from clcnn.report.layout import Pool
 from clcnn.report.pictures import choose, replan
 from clcnn.report.png import to_png
 from clcnn.report.svg import Scale, nice, powers, standalone, tint
+from clcnn.report.trade import trade_offs
 from clcnn.report.tuning import tuning_blocks
 
 
@@ -96,7 +98,7 @@ def test_accuracy_against_epsilon_says_what_is_stored(shared: Path, document: Do
 
 
 def test_the_trade_off_takes_the_worst_attack(shared: Path, document: Document) -> None:
-    drawn = figure(document, "trade-off")
+    drawn = figure(document, "trade-off-resnet20-cifar10")
     rows = read(
         shared,
         "SELECT attack, 100 * avg(correct) FROM samples JOIN entries USING (cell) "
@@ -131,11 +133,45 @@ def attacked(plan: str, defences: str, *cells: tuple[str, float]) -> Experiment:
 def test_the_trade_off_is_at_the_largest_epsilon_that_most_were_attacked_at(
     experiments: list[Experiment], eps: str
 ) -> None:
-    drawn = trade_off(experiments)
-    assert drawn is not None
-    assert f"ε = {eps}/255" in drawn.caption
+    (drawn,) = trade_offs(experiments)
+    assert f"ε = {eps}/255" in drawn.panels[0].alt
     assert "under FGSM" in drawn.panels[0].alt
-    assert trade_off([attacked("chance", "none a", ("white", 8.0))]) is None
+    assert trade_offs([attacked("chance", "none a", ("white", 8.0))]) == []
+
+
+def test_the_trade_off_leaves_a_sweep_to_its_own_table() -> None:
+    table = attacked("table1", "none a", ("fgsm", 8.0))
+    sweep = attacked("strength", "none s1 s2 s3", ("fgsm", 8.0), ("fgsm", 16.0))
+    assert trade_offs([sweep]) == []
+    assert trade_offs([table, sweep]) == trade_offs([table])
+
+
+def test_each_network_has_its_own_trade_off() -> None:
+    found = [
+        replace(attacked(plan, "none a", ("fgsm", eps)), weights={"tiny": name})
+        for plan, name, eps in (("table1", "first", 8.0), ("table4", "second", 4.0))
+    ]
+    drawn = trade_offs(found)
+    assert [figure.name for figure in drawn] == ["trade-off-first", "trade-off-second"]
+    assert ["ε = 8/255" in f.panels[0].alt for f in drawn] == [True, False]
+
+
+def test_costs_stand_by_network() -> None:
+    found = [
+        replace(attacked(plan, defences, ("fgsm", 8.0)), weights={"tiny": name})
+        for plan, name, defences in (
+            ("table1", "first", "none a"),
+            ("table4", "second", "none a"),
+            ("table3", "first", "none b"),
+        )
+    ]
+    assert [(cost.network, cost.defence) for cost in costs(found)] == [
+        ("first", "none"),
+        ("first", "a"),
+        ("first", "b"),
+        ("second", "none"),
+        ("second", "a"),
+    ]
 
 
 def test_many_defences_stay_in_the_panel_and_none_is_grey() -> None:

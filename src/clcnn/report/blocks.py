@@ -86,7 +86,6 @@ class Key:
     series: int
     label: str
     dashed: bool = False
-    shape: str = "circle"
     filled: bool = True
     line: bool = True
 

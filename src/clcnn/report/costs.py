@@ -54,6 +54,7 @@ def costs(experiments: Sequence[Experiment]) -> list[Cost]:
                 found.setdefault(key, {})[str(experiment.store), result.cell] = result
                 plans.setdefault(key, {})[experiment.plan] = None
     alike = Counter((network, defence) for network, defence, _ in found)
+    networks = list(dict.fromkeys(network for network, _, _ in found))
     return [
         Cost(
             network=key[0],
@@ -63,7 +64,7 @@ def costs(experiments: Sequence[Experiment]) -> list[Cost]:
             seconds=statistics.median(r.seconds for r in cells.values()),
             samples=sum(r.n for r in cells.values()),
         )
-        for key, cells in found.items()
+        for key, cells in sorted(found.items(), key=lambda item: networks.index(item[0][0]))
     ]
 
 

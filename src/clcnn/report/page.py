@@ -29,7 +29,7 @@ from clcnn.report.blocks import (
     Tone,
 )
 from clcnn.report.costs import cost_blocks
-from clcnn.report.curves import accuracy_figure, trade_off
+from clcnn.report.curves import accuracy_figure
 from clcnn.report.files import file_blocks
 from clcnn.report.gather import Experiment, Warned, gather, name_of, warned
 from clcnn.report.layers import residual_figures
@@ -37,6 +37,7 @@ from clcnn.report.layout import Pool, tables, title
 from clcnn.report.made import made_blocks
 from clcnn.report.notes import Note, read_notes
 from clcnn.report.pictures import picture_blocks
+from clcnn.report.trade import trade_offs
 from clcnn.report.tuning import tuning_blocks
 
 TITLE = "Close-loop control of neural networks: what was measured"
@@ -285,9 +286,9 @@ def _shortfall_table(group: Sequence[Shortfall]) -> TableBlock:
 
 def _figures(experiments: Sequence[Experiment]) -> list[Block]:
     blocks: list[Block] = []
-    trade = trade_off(experiments)
-    if trade is not None:
-        blocks += [Heading(2, "Clean against robust", "trade-off"), trade]
+    trades = trade_offs(experiments)
+    if trades:
+        blocks += [Heading(2, "Clean against robust", "trade-off"), *trades]
     residuals = residual_figures(experiments)
     if residuals:
         blocks += [Heading(2, "Residuals by layer", "residuals"), *residuals]

@@ -134,40 +134,26 @@ class Plot:
         ends = [(x, low), (x, high)]
         self.line([(b, a) for a, b in ends] if across else ends, f"whisker {tint(series)}")
 
-    def mark(
-        self, x: float, y: float, series: int, shape: str = "circle", filled: bool = True
-    ) -> None:
+    def mark(self, x: float, y: float, series: int, filled: bool = True) -> None:
         """A mark at a pixel."""
-        self.parts.append(marker(x, y, series, shape, filled))
+        self.parts.append(marker(x, y, series, filled))
 
     def done(self, alt: str) -> Panel:
         """The panel."""
         return Panel(self.width, self.height, "".join(self.parts), alt)
 
 
-def marker(x: float, y: float, series: int, shape: str, filled: bool, r: float = 4.0) -> str:
-    """A circle, square, triangle or diamond, filled or hollow."""
+def marker(x: float, y: float, series: int, filled: bool, r: float = 4.0) -> str:
+    """A circle, filled or hollow."""
     kind = f'class="mark {"filled" if filled else "hollow"} {tint(series)}"'
-    if shape == "circle":
-        return f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(r)}" {kind}/>'
-    outlines = {
-        "square": [(-r, -r), (r, -r), (r, r), (-r, r)],
-        "triangle": [(0, -r - 1), (r + 1, r), (-r - 1, r)],
-        "diamond": [(0, -r - 1.5), (r + 1.5, 0), (0, r + 1.5), (-r - 1.5, 0)],
-        "wedge": [(0, r + 1), (r + 1, -r), (-r - 1, -r)],
-    }
-    path = " ".join(f"{number(x + a)},{number(y + b)}" for a, b in outlines[shape])
-    return f'<polygon points="{path}" {kind}/>'
-
-
-SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
+    return f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(r)}" {kind}/>'
 
 
 def swatch(key: Key) -> str:
     """The inside of a legend's sign, 28 x 12 pixels."""
     kind = f"line {tint(key.series)}" + (" dashed" if key.dashed else "")
     line = f'<polyline points="1,6 27,6" class="{kind}"/>' if key.line else ""
-    return line + marker(14, 6, key.series, key.shape, key.filled)
+    return line + marker(14, 6, key.series, key.filled)
 
 
 def element(panel: Panel) -> str:
