@@ -28,6 +28,7 @@ from clcnn.attacks import (
     Unrolled,
     WorstCase,
 )
+from clcnn.attacks.subspace import SubspaceCW
 from clcnn.errors import DataError
 
 EPS = 0.1
@@ -66,6 +67,7 @@ PLAIN: list[Attack] = [
     CW(1.0, norm="l2", initial_const=0.1, max_iter=5),
     Manifold(EPS, EMBEDDING, steps=5),
     Manifold(1.0, EMBEDDING, norm="l2", steps=5, random_start=True),
+    SubspaceCW(EPS, EMBEDDING, learning_rate=0.05, max_iter=20),
     WorstCase([FGSM(EPS), PGD(EPS, steps=3, restarts=2)]),
     Square(EPS, queries=30),
     Square(1.0, norm="l2", queries=30),

@@ -17,6 +17,7 @@ from clcnn.evaluation import (
     defending,
     hashing,
 )
+from clcnn.evaluation.kinds import Kind
 from clcnn.evaluation.runner import Silent
 
 
@@ -124,6 +125,37 @@ def test_another_embeddings_code_leaves_results_as_they_are(
     after = keys(TEXT)
     kept = {key[0] for key in before if before[key] == after[key]}
     assert kept == ({"none", "linear"} if same == "all" else {"none"})
+
+
+def test_a_file_apart_from_its_room_makes_only_its_own_results_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attacks").mkdir()
+    for name in ("pgd", "subspace"):
+        (tmp_path / "attacks" / name).with_suffix(".py").write_text("step = 1\n")
+    monkeypatch.setattr(hashing, "_PACKAGE", tmp_path)
+
+    def codes() -> list[str]:
+        return [hashing.room_code.__wrapped__(r) for r in ("attacks", "attacks/subspace")]
+
+    before = codes()
+    (tmp_path / "attacks" / "subspace.py").write_text("step = 2\n")
+    room, file = codes()
+    assert (room == before[0], file == before[1]) == (True, False)
+    (tmp_path / "attacks" / "pgd.py").write_text("step = 2\n")
+    assert codes()[0] != room
+
+
+def test_results_of_a_file_apart_know_its_code_and_nothing_else_uses_it() -> None:
+    assert len(Kind("subspacecw", {}).to_dict()["code"]) == 64
+    assert "code" not in Kind("pgd", {}).to_dict()
+    for name in hashing.APART:
+        users = [
+            str(path.relative_to(hashing._PACKAGE))
+            for path in hashing._PACKAGE.rglob("*.py")
+            if f"clcnn.{name.replace('/', '.')} import" in path.read_text()
+        ]
+        assert users == ["evaluation/kinds.py"]
 
 
 def test_every_file_that_a_result_goes_through_is_hashed() -> None:

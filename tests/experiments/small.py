@@ -76,6 +76,7 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
             defence.setdefault("fit", {})["images"] = 40
         values["attacks"]["cw"].update(max_iter=2, largest_const=1e-4)
         values["attacks"]["cw-literal"].update(max_iter=2)
+        values["attacks"]["manifold-literal"].update(max_iter=2)
         values["attacks"]["stealth"]["steps"] = 2
         values["attacks"]["square"]["queries"] = 4
         values["attacks"]["pgd"]["steps"] = values["attacks"]["margin"]["steps"] = 2

@@ -28,6 +28,9 @@ SHIPPED_ROOMS = (*FIT_ROOMS, "loading", "models/hardening", "persistence")
 DEFENCE_ROOMS = (*FIT_ROOMS, "gradients", "objective", "settings", "solvers")
 EVALUATION_FILES = ("centring", "defending", "measuring", "prefixes", "threats")
 
+APART = ("attacks/subspace",)
+"""Files that their own class alone goes through: they make no other result of their room old."""
+
 _SHARED = ("embeddings", "solvers")
 """Rooms of which a defence goes through some files only."""
 
@@ -173,12 +176,14 @@ def room_code(room: str) -> str:
     """
     place = _PACKAGE / room
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    apart = {(_PACKAGE / name).with_suffix(".py") for name in APART if name != room}
     trees = [
         (
             str(path.relative_to(_PACKAGE)),
             ast.dump(_what_computes(ast.parse(path.read_text()))),
         )
         for path in files
+        if path not in apart
     ]
     return digest(trees)
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from clcnn import attacks, embeddings, solvers
 from clcnn.attacks.base import Attack
+from clcnn.attacks.subspace import SubspaceCW
 from clcnn.corruptions import Corruption
 from clcnn.embeddings.base import Embedding
 from clcnn.errors import ClcnnError
+from clcnn.evaluation.hashing import APART, room_code
 from clcnn.evaluation.tables import Table
 from clcnn.solvers.base import Solver
 
@@ -35,7 +37,7 @@ ATTACKS: dict[str, type[Attack]] = {
     name: cls
     for name, cls in _short_names(attacks, Attack).items()
     if not issubclass(cls, (*_WRAPPERS, attacks.WorstCase))
-}
+} | {"subspacecw": SubspaceCW}
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,14 @@ class Kind:
     settings: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """As one JSON object."""
-        return {"kind": self.kind, **self.settings}
+        """As one JSON object; an attack of a file apart from its room with that file's hash."""
+        told = {"kind": self.kind, **self.settings}
+        file = _file(ATTACKS[self.kind]) if self.kind in ATTACKS else ""
+        return told | ({"code": room_code(file)} if file in APART else {})
+
+
+def _file(cls: type) -> str:
+    return cls.__module__.removeprefix("clcnn.").replace(".", "/")
 
 
 def make_embedding(given: Kind) -> Embedding:
@@ -86,6 +94,11 @@ def solver_kind(table: Table, default: Kind) -> Kind:
     return Kind(kind, _listed(made.settings()))
 
 
+def needs_embedding(kind: str) -> bool:
+    """Whether an attack of this kind is made with the fitted embedding of the input."""
+    return any(field.name == "embedding" for field in fields(ATTACKS[kind]))
+
+
 def attack_kind(table: Table, kind: str) -> Kind:
     """What an attack's table sets beyond what the cell decides, every default written out."""
     cls = ATTACKS[kind]
@@ -94,7 +107,7 @@ def attack_kind(table: Table, kind: str) -> Kind:
     defaults = {
         field.name: field.default for field in fields(cls) if field.init and field.name in own
     }
-    if kind != "manifold":  # which needs a fitted embedding, and has only simple settings
+    if not needs_embedding(kind):  # those that do have only simple settings
         _try(table, lambda: cls(1 / 255, **settings))
     return Kind(kind, _listed({**defaults, **settings}))
 

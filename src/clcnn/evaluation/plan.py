@@ -41,7 +41,7 @@ from typing import Any, Literal
 from clcnn import corruptions
 from clcnn.attacks.norms import NORMS
 from clcnn.evaluation.defence import Defence, read_defence
-from clcnn.evaluation.kinds import ATTACKS, Kind, attack_kind
+from clcnn.evaluation.kinds import ATTACKS, Kind, attack_kind, needs_embedding
 from clcnn.evaluation.tables import MOST_SEED, Table, read, shown
 
 NONE = "none"
@@ -203,7 +203,7 @@ def _attack(table: Table, attacks: list[str], defences: list[str]) -> AttackPlan
             raise table.error("of", "nothing", 'the attacks it is over: of = ["pgd", "cw"]')
         return AttackPlan(kind, None, norm, through, of)
     embedding_of = None
-    if kind == "manifold":
+    if needs_embedding(kind):
         embedding_of = table.choice("embedding_of", defences)
     return AttackPlan(kind, attack_kind(table, kind), norm, through, (), embedding_of)
 
