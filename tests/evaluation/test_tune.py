@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -249,8 +250,9 @@ def test_embeddings_without_an_energy_are_tuned_as_they_are(tmp_path: Path) -> N
 
 
 def test_wrong_grids_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="expected numbers above 0"):
-        Grid(iterations=())
+    for wrong in ({"iterations": ()}, {"lr": (math.nan,)}, {"lr": (math.inf,)}, {"eps": (0.0,)}):
+        with pytest.raises(PlanError, match="expected finite numbers above 0"):
+            Grid(**wrong)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="shares in"):
         Grid(energy=(95.0,))
     with pytest.raises(PlanError, match="'energy' or 'singular'"):

@@ -31,7 +31,7 @@ from clcnn.report.pictures import choose, replan
 from clcnn.report.png import to_png
 from clcnn.report.svg import Scale, nice, powers, standalone, tint
 from clcnn.report.trade import trade_offs
-from clcnn.report.tuning import tuning_blocks
+from clcnn.report.tuning import choice_blocks, tuning_blocks
 
 
 def figure(document: Document, name: str) -> Figure:
@@ -144,6 +144,19 @@ def test_the_trade_off_leaves_a_sweep_to_its_own_table() -> None:
     sweep = attacked("strength", "none s1 s2 s3", ("fgsm", 8.0), ("fgsm", 16.0))
     assert trade_offs([sweep]) == []
     assert trade_offs([table, sweep]) == trade_offs([table])
+
+
+def test_the_uncontrolled_network_has_no_adaptive_line_from_elsewhere() -> None:
+    own = attacked("table1", "none a", ("fgsm", 8.0))
+    other = made_up(
+        measured("none", "fgsm", 8.0, "adaptive"),
+        measured("a", "fgsm", 8.0, "adaptive"),
+        plan="adaptive",
+        kinds={"fgsm": "fgsm", "cw": "cw", "white": "noise"},
+    )
+    drawn = accuracy_figure(own, "tiny", Pool([own, other]))
+    assert drawn is not None
+    assert "no control, adaptive" not in drawn.panels[0].alt
 
 
 def test_each_network_has_its_own_trade_off() -> None:
@@ -326,6 +339,22 @@ def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
     assert len(tuning_blocks(grid_again)) == 3
     (listed,) = tuning_blocks(more)
     assert isinstance(listed, TableBlock)
+    stood.write(tmp_path / "choice.json")
+    final = stood.chosen
+    settings = f"energy 0.8, lr {final.lr:g}, {final.iterations} iterations"
+    for blocks in (
+        tuning_blocks(grid_again, [grid_again, more]),
+        choice_blocks(tmp_path / "choice.json"),
+    ):
+        _, drawn, table = blocks
+        assert isinstance(drawn, Figure)
+        assert drawn.panels[0].alt.endswith(f"its choice: {settings}.")
+        assert "stood on more clean images" in drawn.caption
+        assert isinstance(table, TableBlock)
+        assert [r.heads for r in table.rows if "(chosen)" in r.heads[0]] == [
+            (f"{settings} (chosen)",)
+        ]
+
     assert "20 heldout images" in listed.caption
     assert len(listed.rows) == len(stood.confirmed) > 0
     for row, tried in zip(listed.rows, stood.confirmed, strict=True):
@@ -334,6 +363,32 @@ def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
     opening = make_report([tmp_path / "t.sqlite"]).blocks[0]
     assert isinstance(opening, Paragraph)
     assert " cells of 2 searches for settings, " in opening.text
+
+
+def test_what_stood_on_more_images_is_the_choice_and_not_the_best_of_the_grid() -> None:
+    points = ("lr 0.1, 1 iterations", "lr 0.2, 1 iterations")
+    grid = made_up(
+        measured("none", right=16),
+        measured("none", "fgsm", 8.0, right=2),
+        measured(points[0], right=16),
+        measured(points[0], "fgsm", 8.0, right=6),
+        measured(points[1], right=16),
+        measured(points[1], "fgsm", 8.0, right=18),
+        plan="tune net linear heldout 123456",
+    )
+    more = made_up(
+        measured("none", right=16),
+        measured(points[1], right=12),
+        measured(points[0], right=16),
+        plan="tune net linear heldout clean abcdef",
+    )
+    for others, chosen in (((), points[1]), ((grid, more), points[0])):
+        *_, table = tuning_blocks(grid, others)
+        assert isinstance(table, TableBlock)
+        heads = [row.heads[0] for row in table.rows]
+        assert [head for head in heads if "(chosen)" in head] == [f"{chosen} (chosen)"]
+    with pytest.raises(ReportError, match="expected"):
+        choice_blocks(Path("nowhere.json"))
 
 
 def part_of_grid(*cells: Result) -> Experiment:

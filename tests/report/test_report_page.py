@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from evaluation.tiny import network, pictures, plan
-from report.made import BASE, Page, change, fill, read
+from report.made import BASE, Page, change, drop, fill, read, text, workshop
 
 from clcnn.evaluation import Workshop, run
 from clcnn.evaluation.archive import pack
@@ -25,6 +25,7 @@ from clcnn.report import (
     write_markdown,
 )
 from clcnn.report.blocks import Details, Figure, Heading, Panel, Paragraph, TableBlock
+from clcnn.report.gains import gain_blocks
 from clcnn.report.gather import gather
 from clcnn.report.layout import Pool
 from clcnn.report.svg import standalone
@@ -208,8 +209,42 @@ def test_incomplete_cells_are_shown_as_such(store: Path) -> None:
     assert "table1: tiny, linear, fgsm, eps 2, oblivious: 16 of 20" in page.text
     assert "0 of 20" not in page.text.split("Incomplete cells")[1].split("Table 1")[0]
     shortfalls = [row for table in page.tables for row in table if "PGD, ε = 2" in row]
-    assert not shortfalls
+    assert not any("CLC-NN, linear" in row for row in shortfalls)
     assert "2 cells are not judged yet" in page.text
+
+
+def test_what_control_changes_is_counted_on_the_same_images(tmp_path: Path) -> None:
+    store = fill(tmp_path / "s.sqlite", "table1")
+    drop(store, "defence = 'linear' AND attack = 'none'", "= 1")  # fewer images than without
+    rows = read(
+        store,
+        "SELECT a.correct - b.correct FROM samples AS a JOIN samples AS b USING (sample) "
+        "WHERE a.cell = (SELECT cell FROM entries WHERE defence = 'linear' AND attack = 'none') "
+        "AND b.cell = (SELECT cell FROM entries WHERE defence = 'none' AND attack = 'none')",
+    )
+    changes = [int(str(row[0])) for row in rows]
+    assert 0 < len(changes) < 20
+    (experiment,) = gather([store])
+    (details,) = gain_blocks(experiment)
+    assert isinstance(details, Details)
+    (table,) = details.blocks
+    assert isinstance(table, TableBlock)
+    clean = table.rows[0].cells[0]
+    points = f"{100 * statistics.fmean(changes):+.1f}".replace("-", "−")
+    assert clean[0].text.replace("±", "+") in (points, points.lstrip("+"))
+    assert any(span.text == f"n = {len(changes)}" for span in clean)
+    assert [row.heads for row in table.rows] == [
+        ("resnet20-cifar10", "CLC-NN, linear", "2"),
+        ("resnet20-cifar10", "CLC-NN, linear", "8"),
+    ]
+
+
+def test_a_plan_of_ones_own_stands_beside_no_figure_of_the_papers(tmp_path: Path) -> None:
+    mine = plan(text("table1").replace('name = "table1"', 'name = "mine"'), tmp_path)
+    run(mine, tmp_path / "s.sqlite", workshop=workshop())
+    page = Page(to_html(make_report([tmp_path / "s.sqlite"], pictures=0)))
+    assert "CLC-NN, linear" in page.text
+    assert not any("paper" in cell for table in page.tables for row in table for cell in row)
 
 
 def test_an_experiment_about_differences_begins_with_them(tmp_path: Path) -> None:

@@ -25,6 +25,10 @@ def report(
     csv: Annotated[
         list[Path] | None, typer.Option(help="Show this CSV file too; may be repeated.")
     ] = None,
+    choice: Annotated[
+        list[Path] | None,
+        typer.Option(help="Show the grid of this choice too, if no store has it; may be repeated."),
+    ] = None,
     pictures: Annotated[
         int, typer.Option(help="Images shown under attack and control; 0: none.", min=0)
     ] = 6,
@@ -43,6 +47,7 @@ def report(
         stores,
         notes=notes,
         tables_of=csv or (),
+        choices=choice or (),
         pictures=pictures,
         workshop=make_workshop(root, device, threads),
         tell=lambda sentence: typer.echo(sentence, err=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,8 +46,9 @@ class Grid:
 
     def __post_init__(self) -> None:
         for name in ("iterations", "lr", "eps"):
-            if not getattr(self, name) or min(getattr(self, name)) <= 0:
-                raise PlanError(f"found {name} = {getattr(self, name)}; expected numbers above 0.")
+            values = getattr(self, name)
+            if not values or not all(0 < value < inf for value in values):
+                raise PlanError(f"found {name} = {values}; expected finite numbers above 0.")
         if any(not 0 < energy <= 1 for energy in self.energy):
             raise PlanError(f"found energy = {self.energy}; expected shares in (0, 1].")
         if self.rule not in ("energy", "singular"):

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -262,8 +263,9 @@ def _epsilons(table: Table) -> list[float]:
     given: Any = table.get("eps", (list, int, float), "radii in 1/255, such as [2, 4, 8]", [])
     values = given if isinstance(given, list) else [given]
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0.1:
-            expected = "radii in 1/255 of at least 0.1: 8 for 8/255"
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0.1 <= value < inf:
+            expected = "radii in 1/255 of at least 0.1, finite: 8 for 8/255"
             raise table.error("eps", shown(value), expected)
     return [float(value) for value in values]
 

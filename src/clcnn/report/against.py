@@ -8,6 +8,7 @@ from typing import Literal
 
 from clcnn.evaluation.results import Result
 from clcnn.experiments import paper
+from clcnn.experiments.run import ORDER
 from clcnn.report.gather import Experiment
 
 ROUNDING = 0.5
@@ -19,6 +20,10 @@ RULE = (
     "▲ and ▼: the paper's figure, with its rounding of half a point, lies outside of our 95 % "
     "interval (Wilson); the paper gives no interval of its own. No mark: the difference may be "
     "chance."
+)
+ATTACK_RULE = (
+    "Without control, △ and ▽ in their place: the figure says how strong the attack is, and △ is "
+    "one weaker than the paper's."
 )
 
 
@@ -34,7 +39,7 @@ def verdict(low: float, high: float, printed: float) -> Verdict:
 def printed_for(experiment: Experiment, result: Result) -> paper.Cell | None:
     """The paper's figure for a cell of ours; all of the paper's attacks are oblivious.
 
-    An experiment that is none of the paper's tables stands beside the first that has the cell.
+    An experiment of ours that is none of its tables stands beside the first that has the cell.
     """
     return (
         printed_at(
@@ -46,7 +51,12 @@ def printed_for(experiment: Experiment, result: Result) -> paper.Cell | None:
 
 
 def printed_at(name: str, network: str, defence: str, attack: str, eps: float) -> paper.Cell | None:
-    """The paper's figure in a place, of the table called ``name`` or of the first that has it."""
+    """The paper's figure in a place, of the table called ``name`` or of the first that has it.
+
+    In a plan that is none of ours a name may mean anything: it stands beside nothing.
+    """
+    if name not in ORDER:
+        return None
     tables = [name] if name in paper.TABLES else list(paper.TABLES)
     found = (paper.find(table, network, defence, attack, eps) for table in tables)
     return next((cell for cell in found if cell is not None), None)
@@ -76,6 +86,33 @@ def shortfalls(experiments: Sequence[Experiment]) -> list[Shortfall]:
     return [short for experiment in experiments for short in _of(experiment)]
 
 
+def weaker_attacks(experiments: Sequence[Experiment]) -> list[Shortfall]:
+    """Attacks on a network of the paper's, without control, that leave really more than its own."""
+    found: dict[tuple[str, str, float], Shortfall] = {}
+    for experiment in experiments:
+        table = paper.TABLES.get(experiment.name)
+        if table is None or table.differences:
+            continue
+        for result in experiment.results:
+            cell = printed_for(experiment, result)
+            if cell is None or not is_attack_alone(result.defence, result.attack):
+                continue
+            if not result.n or not result.is_complete:
+                continue
+            low, high = 100 * result.low, 100 * result.high
+            if verdict(low, high, cell.value) == "above":
+                place = (cell.network, cell.defence, cell.attack, cell.eps)
+                ours = 100 * result.accuracy
+                short = Shortfall(experiment.plan, *place, ours, low, high, result.n, cell)
+                found.setdefault((cell.network, cell.attack, cell.eps), short)
+    return list(found.values())
+
+
+def is_attack_alone(defence: str, attack: str) -> bool:
+    """Whether a figure is of an attack, and of no defence."""
+    return defence == "none" and attack != "none"
+
+
 def _of(experiment: Experiment) -> Iterator[Shortfall]:
     table = paper.TABLES.get(experiment.name)
     if table is None:
@@ -97,8 +134,7 @@ def _beside(experiment: Experiment) -> Iterator[tuple[Result, paper.Cell]]:
     """The cells that may fall short, each with the paper's figure."""
     for result in experiment.results:
         cell = printed_for(experiment, result)
-        uncontrolled = result.defence == "none" and result.attack != "none"
-        if cell is not None and not uncontrolled:
+        if cell is not None and not is_attack_alone(result.defence, result.attack):
             yield result, cell
 
 

@@ -12,7 +12,9 @@ from typing import Literal, TypeAlias
 from clcnn.errors import ClcnnError
 
 Tone = Literal["plain", "lead", "muted", "warning", "good"]
-Role = Literal["value", "up", "down", "interval", "paper", "state", "muted", "doubt", "remark"]
+Role = Literal[
+    "value", "up", "down", "apart", "interval", "paper", "state", "muted", "doubt", "remark"
+]
 
 
 class ReportError(ClcnnError, ValueError):

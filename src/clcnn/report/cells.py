@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from clcnn.evaluation.results import Result
 from clcnn.experiments import paper
 from clcnn.report import words
-from clcnn.report.against import Verdict, verdict
+from clcnn.report.against import Verdict, is_attack_alone, verdict
 from clcnn.report.blocks import Span
 from clcnn.statistics import Paired
 
@@ -17,6 +17,11 @@ UNPLANNED = "–"
 _MARKS: dict[Verdict, list[Span]] = {
     "above": [Span("▲", "up")],
     "below": [Span("▼", "down")],
+    "within": [],
+}
+_OF_ATTACKS: dict[Verdict, list[Span]] = {
+    "above": [Span("△", "apart")],
+    "below": [Span("▽", "apart")],
     "within": [],
 }
 
@@ -76,7 +81,8 @@ def accuracy_spans(
     low, high = 100 * result.low, 100 * result.high
     spans = [Span(words.percent(result.accuracy))]
     if printed is not None and result.is_complete:
-        spans += _MARKS[verdict(low, high, printed.value)]
+        marks = _OF_ATTACKS if is_attack_alone(result.defence, result.attack) else _MARKS
+        spans += marks[verdict(low, high, printed.value)]
     spans += [Span(words.interval(low, high), "interval"), *usual.other(result.n)]
     if not result.is_complete:
         spans.append(Span(f"so far, of {words.count(result.wanted)}", "state"))

@@ -27,7 +27,6 @@ class Cost:
     defence: str
     only: tuple[str, ...]
     multiples: tuple[float, ...]
-    seconds: float
     samples: int
 
     @property
@@ -61,7 +60,6 @@ def costs(experiments: Sequence[Experiment]) -> list[Cost]:
             defence=key[1],
             only=tuple(plans[key]) if alike[key[:2]] > 1 else (),
             multiples=tuple(r.cost for r in cells.values()),
-            seconds=statistics.median(r.seconds for r in cells.values()),
             samples=sum(r.n for r in cells.values()),
         )
         for key, cells in sorted(found.items(), key=lambda item: networks.index(item[0][0]))
@@ -78,7 +76,6 @@ def cost_blocks(experiments: Sequence[Experiment]) -> list[Block]:
         columns=[
             Column("median"),
             Column("least to most"),
-            Column("ms an image"),
             Column("cells"),
             Column("images"),
         ],
@@ -88,7 +85,6 @@ def cost_blocks(experiments: Sequence[Experiment]) -> list[Block]:
                 [
                     [Span(f"{cost.middle:.3g} ×")],
                     [Span(f"{min(cost.multiples):.3g}–{max(cost.multiples):.3g}", "interval")],
-                    [Span(f"{1000 * cost.seconds:.3g}", "interval")],
                     [Span(words.count(len(cost.multiples)), "interval")],
                     [Span(words.count(cost.samples), "interval")],
                 ],

@@ -61,6 +61,8 @@ def _lines(
         own = [r for r in found if (r.defence, r.attack) == (defence, attack)]
         clean = [r for r in found if (r.defence, r.attack) == (defence, NONE)]
         for threat in ("oblivious", "adaptive"):
+            if defence == NONE and all(r.threat != threat for r in own):
+                continue  # without control there is nothing to know: no line from another plan
             at = {r.eps: pool.beside(experiment, r, threat) for r in own}
             cells = [cell for _, cell in sorted(at.items()) if cell is not None and cell.n]
             if cells:

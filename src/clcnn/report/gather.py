@@ -31,6 +31,9 @@ from clcnn.statistics import Paired
 TUNING = "tune "
 """How the names of plans begin that `clcnn tune` makes."""
 
+GAINS = ("table1", "table2", "table4", "table5", "adaptive", "fashion")
+"""Experiments that show what control changes on the same images."""
+
 Place = tuple[str, str, float, str]
 """Network, attack, eps, threat."""
 
@@ -78,6 +81,8 @@ class Experiment:
     label: str = ""
     """What its store is called beside the others: its name, or its place."""
     differences: Mapping[Place, Paired] = field(default_factory=dict)
+    gains: Mapping[int, Paired] = field(default_factory=dict)
+    """By the cell of a defence: its accuracy minus that without control, on the same images."""
     residuals: Mapping[int, Residuals] = field(default_factory=dict)
     averages: Sequence[Average] = ()
 
@@ -245,6 +250,7 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
         sample=bool(described.get("sample")),
         ways=ways,
         differences=_differences(store, name, found),
+        gains=_gains(store, name, found),
         residuals={} if name.startswith(TUNING) else _residuals(store, found),
         averages=averages(store, found),
     )
@@ -269,6 +275,26 @@ def _cuts(defences: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, ...]]
         for network, settings in by_network.items()
         if settings.get("cuts") or settings.get("shipped")
     }
+
+
+def _gains(store: Store, name: str, found: Sequence[Result]) -> dict[int, Paired]:
+    if name not in GAINS:
+        return {}
+    measured = [r for r in found if r.n]
+    uncontrolled = {
+        (r.network, r.attack, r.eps, r.threat): r for r in measured if r.defence == "none"
+    }
+    gains: dict[int, Paired] = {}
+    for result in measured:
+        place = (result.network, result.attack, result.eps, result.threat)
+        plain = uncontrolled.get(place)
+        if result.defence == "none" or plain is None:
+            continue
+        try:
+            gains[result.cell] = compare(store, result, plain)
+        except NoCommonSampleError:
+            continue  # the cell is shown as incomplete
+    return gains
 
 
 def _differences(store: Store, name: str, found: Sequence[Result]) -> dict[Place, Paired]:

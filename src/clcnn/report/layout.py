@@ -5,13 +5,13 @@ What the paper sets in one place as "a / b / c" stands here in lines, each with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from clcnn.evaluation.results import Result
 from clcnn.experiments import paper
 from clcnn.experiments.run import PAIRS
 from clcnn.report import words
-from clcnn.report.against import RULE, printed_at
+from clcnn.report.against import ATTACK_RULE, RULE, printed_at
 from clcnn.report.blocks import Block, Column, Details, Paragraph, Row, Span, TableBlock
 from clcnn.report.cells import (
     UNPLANNED,
@@ -127,6 +127,7 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
                 if any(span.role != "muted" for spans in cells for span in spans):
                     rows.append(Row((network, words.level(eps), words.defence(defence)), cells))
     legend = [RULE] if marked else []
+    legend += [ATTACK_RULE] if marked and _has(rows, lambda span: span.role == "apart") else []
     corrupted = any(r.is_corruption for r in found)
     if corrupted:
         legend.append(
@@ -138,7 +139,7 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
             "Only oblivious attacks are in this table: they do not know of the control, so its "
             "figures are no bound on what an attacker can do."
         )
-    if any(span.text == UNPLANNED for row in rows for spans in row.cells for span in spans):
+    if _has(rows, lambda span: span.text == UNPLANNED):
         legend.append(f"{UNPLANNED} no plan of these stores has this cell.")
     legend += notes.lines()
     return TableBlock(
@@ -148,6 +149,10 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
         rows=rows,
         legend=legend,
     )
+
+
+def _has(rows: Sequence[Row], test: Callable[[Span], bool]) -> bool:
+    return any(test(span) for row in rows for spans in row.cells for span in spans)
 
 
 def _level(experiment: Experiment) -> str:

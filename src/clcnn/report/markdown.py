@@ -105,7 +105,7 @@ def _cell(cell: Sequence[Span]) -> str:
         text = _in_cell(span.text)
         if span.role == "value":
             text = f"**{text}**"
-        if lines and span.role in ("up", "down", "doubt"):
+        if lines and span.role in ("up", "down", "apart", "doubt"):
             lines[-1] += f" {text}"
         else:
             lines.append(text)

@@ -41,6 +41,11 @@ class Note:
     command: str
     where: Mapping[str, tuple[str, ...]]
 
+    @property
+    def place(self) -> str:
+        """Which shortfalls it is for, as it says."""
+        return ", ".join(f"{k} = {' or '.join(v)}" for k, v in self.where.items()) or "any"
+
     def explains(self, short: Shortfall) -> bool:
         """Whether the shortfall is one of those the note is for."""
         values = {

@@ -12,7 +12,7 @@ from clcnn.evaluation.archive import readable
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments import paper
 from clcnn.report import words
-from clcnn.report.against import Shortfall, shortfalls, unjudged
+from clcnn.report.against import Shortfall, shortfalls, unjudged, weaker_attacks
 from clcnn.report.blocks import (
     Block,
     Bullets,
@@ -31,6 +31,7 @@ from clcnn.report.blocks import (
 from clcnn.report.costs import cost_blocks
 from clcnn.report.curves import accuracy_figure
 from clcnn.report.files import file_blocks
+from clcnn.report.gains import gain_blocks
 from clcnn.report.gather import Experiment, Warned, gather, name_of, warned
 from clcnn.report.layers import residual_figures
 from clcnn.report.layout import Pool, tables, title
@@ -38,7 +39,7 @@ from clcnn.report.made import made_blocks
 from clcnn.report.notes import Note, read_notes
 from clcnn.report.pictures import picture_blocks
 from clcnn.report.trade import trade_offs
-from clcnn.report.tuning import tuning_blocks
+from clcnn.report.tuning import choice_blocks, tuning_blocks
 
 TITLE = "Close-loop control of neural networks: what was measured"
 
@@ -48,6 +49,7 @@ def make_report(
     *,
     notes: str | Path | None = None,
     tables_of: Sequence[str | Path] = (),
+    choices: Sequence[str | Path] = (),
     pictures: int = 6,
     workshop: Workshop | None = None,
     tell: Callable[[str], None] = lambda sentence: None,
@@ -56,20 +58,22 @@ def make_report(
 
     Stores may be packed (`clcnn.evaluation.archive`). ``notes`` is a file with the reasons of
     shortfalls (`clcnn.report.notes`), ``tables_of`` are CSV files to show beside the stores (in the
-    section of the experiment that they are called as, if there is one), ``pictures`` how many
-    images are shown under attack and control: ``workshop`` finds the network and the images for
-    them, and ``tell`` hears of work that takes long.
+    section of the experiment that they are called as, if there is one), ``choices`` files of
+    settings chosen by grids that the stores do not hold, ``pictures`` how many images are shown
+    under attack and control: ``workshop`` finds the network and the images for them, and ``tell``
+    hears of work that takes long.
     """
     given = list(dict.fromkeys(Path(store) for store in stores))
     with readable(given) as paths:
         places = dict(zip(paths, given, strict=True))
-        return _document(places, notes, tables_of, pictures, workshop or Workshop(), tell)
+        return _document(places, notes, tables_of, choices, pictures, workshop or Workshop(), tell)
 
 
 def _document(
     stores: Mapping[Path, Path],
     notes: str | Path | None,
     tables_of: Sequence[str | Path],
+    choices: Sequence[str | Path],
     pictures: int,
     workshop: Workshop,
     tell: Callable[[str], None],
@@ -91,6 +95,7 @@ def _document(
     blocks += [block for name, whole in files if name not in sections for block in whole]
     if any(experiment.name in paper.TABLES for experiment in measured):
         blocks += _shortfalls(shortfalls(measured), unjudged(measured), explained)
+        blocks += _weaker(weaker_attacks(measured))
     blocks += _figures(measured)
     if pictures and measured:
         blocks.append(Heading(2, "Pictures", "pictures"))
@@ -98,9 +103,10 @@ def _document(
     if measured:
         blocks += [Heading(2, "Cost", "cost"), *cost_blocks(measured)]
     tuned = [experiment for experiment in experiments if experiment.is_tuning]
-    if tuned:
+    if tuned or choices:
         blocks.append(Heading(2, "How settings were chosen", "tuning"))
-        blocks += [block for experiment in tuned for block in tuning_blocks(experiment)]
+        blocks += [block for path in choices for block in choice_blocks(Path(path))]
+        blocks += [block for experiment in tuned for block in tuning_blocks(experiment, tuned)]
     return Document(TITLE, _apart([*blocks, *made_blocks(experiments)]))
 
 
@@ -220,6 +226,7 @@ def _section(experiment: Experiment, pool: Pool, several: bool) -> list[Block]:
     label = experiment.label.removesuffix(experiment.store.suffix) if several else ""
     anchor = words.slug(f"{experiment.plan} {label}")
     blocks: list[Block] = [Heading(2, head, anchor), *tables(experiment, pool)]
+    blocks += gain_blocks(experiment)
     for network in dict.fromkeys(r.network for r in experiment.results):
         figure = accuracy_figure(experiment, network, pool)
         blocks += [figure] if figure is not None else []
@@ -257,11 +264,26 @@ def _shortfalls(found: Sequence[Shortfall], ahead: int, notes: Sequence[Note]) -
         else:
             note = notes[place]
             blocks += [Paragraph(note.text), Paragraph(f"Measured by `{note.command}`.", "muted")]
-        blocks.append(_shortfall_table(group))
+        blocks.append(_shortfall_table(group, "below the paper's"))
+    unused = [k for k in range(len(notes)) if k not in groups]
+    blocks += [Paragraph(f"A note explains no cell: {notes[k].place}.", "warning") for k in unused]
     return blocks
 
 
-def _shortfall_table(group: Sequence[Shortfall]) -> TableBlock:
+def _weaker(found: Sequence[Shortfall]) -> list[Block]:
+    """Where ours is above only because the attack is weaker."""
+    if not found:
+        return []
+    return [
+        Paragraph(
+            "The other way round, these attacks leave more of the uncontrolled network than the "
+            "paper's do: a defence that meets them has it easier than the paper's had.",
+        ),
+        _shortfall_table(found, "of attacks weaker than the paper's"),
+    ]
+
+
+def _shortfall_table(group: Sequence[Shortfall], what: str) -> TableBlock:
     rows = []
     for short in group:
         signed = short.cell.table == "table3"
@@ -273,11 +295,11 @@ def _shortfall_table(group: Sequence[Shortfall]) -> TableBlock:
         printed = [Span(f"{short.cell.value:+.0f}" if signed else f"{short.cell.value:.0f}")]
         if short.cell.note:
             printed.append(Span(f"⚠ {short.cell.note}", "remark"))
-        lacking = Span(words.points(short.ours - short.cell.value), "down")
+        lacking = Span(words.points(short.ours - short.cell.value), "interval")
         heads = (f"{short.experiment}, {short.network}", words.defence(short.defence), attack)
         rows.append(Row(heads, [spans, printed, [lacking]]))
     return TableBlock(
-        caption=f"{words.several(len(rows), 'cell')} below the paper's",
+        caption=f"{words.several(len(rows), 'cell')} {what}",
         corner=("table and network", "defence", "attack"),
         columns=[Column("ours"), Column("paper"), Column("difference")],
         rows=rows,

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from clcnn.evaluation.choice import Grid, Point, best
+from clcnn.evaluation.choice import Choice, Grid, Point, best
 from clcnn.evaluation.confirm import MARK
 from clcnn.evaluation.results import Result
+from clcnn.evaluation.tables import PlanError
 from clcnn.report import words
-from clcnn.report.blocks import Block, Column, Figure, Key, Paragraph, Row, Span, TableBlock
+from clcnn.report.blocks import (
+    Block,
+    Column,
+    Figure,
+    Key,
+    Paragraph,
+    ReportError,
+    Row,
+    Span,
+    TableBlock,
+)
 from clcnn.report.gather import Experiment
 from clcnn.report.layout import NONE
 from clcnn.report.svg import Plot, nice
@@ -19,8 +31,11 @@ _SHOWN = 8
 """Points of a grid that are listed; all are drawn."""
 
 
-def tuning_blocks(experiment: Experiment) -> list[Block]:
-    """The grid of one tuning: all points as a figure, the best as a table."""
+def tuning_blocks(experiment: Experiment, others: Sequence[Experiment] = ()) -> list[Block]:
+    """The grid of one tuning: all points as a figure, the best as a table.
+
+    ``others`` may hold the confirmation of its choice on more images, which then decides.
+    """
     by_defence: dict[str, dict[str, Result]] = {}
     for result in experiment.results:
         name = NONE if result.attack == NONE else f"{result.attack} {result.eps:g}"
@@ -44,9 +59,55 @@ def tuning_blocks(experiment: Experiment) -> list[Block]:
     n = plain[NONE].n
     complete = len(whole) == len(by_defence) and _are_judged(points, most_lost)
     chosen = best(points, n) if complete else None
-    figure = _figure(experiment, points, chosen, clean, grid)
+    stood = _confirmed(experiment, others, most_lost)
+    if chosen is not None and stood is not None:
+        chosen = next((p for p in points if _settings(p, grid.rule) == stood), chosen)
+    figure = _figure(experiment.plan, points, chosen, clean, grid, stood is not None)
     table = _table(points, chosen, grid.rule, f"{words.count(n)} {experiment.split}")
     return [lead, *([] if complete else [unchosen]), figure, table]
+
+
+def choice_blocks(path: Path) -> list[Block]:
+    """The same from the file of a choice, for a grid that no store holds."""
+    try:
+        choice = Choice.read(path)
+    except PlanError as error:
+        raise ReportError(str(error)) from error
+    revision = choice.manifest.get("git") or "not a checkout"
+    points = words.several(len(choice.points), "point")
+    lead = Paragraph(
+        f"`{path.name}`: {points} for {choice.network}, measured at revision {revision}; the grid "
+        "is from this file, and in none of the stores."
+    )
+    figure = _figure(
+        path.stem,
+        choice.points,
+        choice.chosen,
+        choice.plain[NONE],
+        choice.grid,
+        bool(choice.confirmed),
+    )
+    images = f"{words.count(choice.n)} {choice.split}"
+    return [lead, figure, _table(choice.points, choice.chosen, choice.grid.rule, images)]
+
+
+def _confirmed(
+    experiment: Experiment, others: Sequence[Experiment], most_lost: float
+) -> str | None:
+    """The settings that stood on more images, if that was measured of this grid."""
+    points = {r.defence for r in experiment.results}
+    for other in others:
+        *begin, mark, _ = other.name.split()
+        tried = {r.defence: r for r in other.results}
+        plain = tried.pop(NONE, None)
+        if mark != MARK or begin != experiment.name.split()[:-1] or not set(tried) <= points:
+            continue
+        if plain is None or not tried or not all(r.is_complete for r in (plain, *tried.values())):
+            continue
+        lost = {name: plain.accuracy - r.accuracy for name, r in tried.items()}
+        stood = [name for name in lost if lost[name] <= most_lost + 1e-9]
+        return stood[0] if stood else min(lost, key=lambda name: lost[name])
+    return None
 
 
 def _confirmation_blocks(
@@ -116,7 +177,12 @@ def _point(
 
 
 def _figure(
-    experiment: Experiment, points: list[Point], chosen: Point | None, clean: float, grid: Grid
+    plan: str,
+    points: Sequence[Point],
+    chosen: Point | None,
+    clean: float,
+    grid: Grid,
+    confirmed: bool,
 ) -> Figure:
     most_lost = grid.most_lost
     cleans = [p.clean for p in points] + [clean - most_lost, clean]
@@ -140,10 +206,10 @@ def _figure(
         )
     said = "nothing is chosen" if chosen is None else f"its choice: {_settings(chosen, grid.rule)}"
     return Figure(
-        name=words.slug(f"grid-{experiment.plan}"),
+        name=words.slug(f"grid-{plan}"),
         caption=f"Mean accuracy over clean, FGSM and PGD images against clean accuracy; hollow: "
         f"more than {100 * most_lost:g} points of clean accuracy lost; on the lower edge: not "
-        "measured on perturbed images, as clean ones rule them out" + _ring(chosen),
+        "measured on perturbed images, as clean ones rule them out" + _ring(chosen, confirmed),
         panels=[plot.done(f"{len(points)} points; {said}.")],
         legend=[
             Key(1 + place, f"{k} iterations", line=False) for place, k in enumerate(iterations)
@@ -151,16 +217,18 @@ def _figure(
     )
 
 
-def _ring(chosen: Point | None) -> str:
+def _ring(chosen: Point | None, confirmed: bool) -> str:
     """What the ring is around, for a caption."""
     if chosen is None:
         return ""
+    if confirmed:
+        return "; ringed: the choice, which is the best that stood on more clean images"
     if not chosen.feasible:
         return "; ringed: its choice, which loses least, as none keeps enough clean accuracy"
     return "; ringed: its choice, which is the cheapest within one standard error of the best"
 
 
-def _table(points: list[Point], chosen: Point | None, rule: str, images: str) -> TableBlock:
+def _table(points: Sequence[Point], chosen: Point | None, rule: str, images: str) -> TableBlock:
     ordered = sorted(
         (p for p in points if p.objective is not None),
         key=lambda p: (not p.feasible, -p.goal, p.iterations, p.lr),

@@ -1,0 +1,58 @@
+"""What control changes on the same images: each defence beside no control, sample by sample.
+
+Cells without control often have more images than the others, so that two figures of one column may
+be of different images: their difference is not what control changes, and this is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clcnn.report import words
+from clcnn.report.blocks import Block, Column, Details, Row, Span, TableBlock
+from clcnn.report.cells import UNPLANNED, Footnotes, difference_spans, usual_of
+from clcnn.report.gather import Experiment
+
+_CLEAN = "none"
+
+
+def gain_blocks(experiment: Experiment) -> list[Block]:
+    """Points of accuracy gained by control, with intervals; clean images first."""
+    if not experiment.gains:
+        return []
+    usual = usual_of(pair.n for pair in experiment.gains.values())
+    found = [r for r in experiment.results if r.cell in experiment.gains]
+    across = list(dict.fromkeys((r.attack, r.threat) for r in found if r.attack != _CLEAN))
+    at = {(r.network, r.defence, r.attack, r.eps, r.threat): r for r in found}
+
+    def spans(network: str, defence: str, attack: str, eps: float, threat: str) -> Sequence[Span]:
+        result = at.get((network, defence, attack, eps, threat))
+        if result is None:
+            return [Span(UNPLANNED, "muted")]
+        pair = experiment.gains[result.cell]
+        return difference_spans(pair, result.is_complete, None, usual, Footnotes())
+
+    rows = []
+    for network, defence in dict.fromkeys((r.network, r.defence) for r in found):
+        own = {r.eps for r in found if (r.network, r.defence) == (network, defence) and r.eps}
+        for place, eps in enumerate(sorted(own) or [0.0]):
+            clean = spans(network, defence, _CLEAN, 0.0, _CLEAN)
+            cells = [[Span("″", "muted")] if place else clean]
+            cells += [spans(network, defence, attack, eps, threat) for attack, threat in across]
+            weights = experiment.weights.get(network, network)
+            rows.append(Row((weights, words.defence(defence), words.level(eps)), cells))
+    both = len({threat for _, threat in across}) > 1
+    table = TableBlock(
+        caption="Accuracy under control minus accuracy without, in points, on the images that both "
+        f"have met, with 95 % intervals (Tango, paired); {usual.words}",
+        corner=("network", "defence", "ε/255"),
+        columns=[
+            Column(words.attack(_CLEAN)),
+            *(
+                Column(threat, words.attack(attack)) if both else Column(words.attack(attack))
+                for attack, threat in across
+            ),
+        ],
+        rows=rows,
+    )
+    return [Details("What control changes, on the same images", [table])]
