@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -198,3 +199,12 @@ def test_the_program_itself() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == models.list()
+
+
+def test_lists_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["models", "--json"]) == 0
+    cards = json.loads(capsys.readouterr().out)
+    assert cards["resnet20-cifar10"]["epochs"] == 40
+    assert cli.run(["data", "list", "--root", str(tmp_path), "--json"]) == 0
+    sets = json.loads(capsys.readouterr().out)
+    assert sets["cifar10"] == {"shape": [3, 32, 32], "classes": 10, "place": None}

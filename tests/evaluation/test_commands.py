@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from safetensors.torch import save_file
 from tiny import TEXT, workshop
 
 from clcnn import cli
-from clcnn.evaluation import PlanError, Store, runner
+from clcnn.evaluation import Store, runner
 from clcnn.evaluation.plan import Entry
 from clcnn.models.weights import build, header
 
@@ -52,7 +53,10 @@ def test_evaluate_prints_a_table_and_writes_csv(
     captured = capsys.readouterr()
     assert captured.err == ""
     printed = json.loads(captured.out)
-    assert [row["accuracy"] for row in printed["results"]] == [r.split(",")[6] for r in rows[1:]]
+    accuracies = [float(r.split(",")[6]) for r in rows[1:]]
+    assert [row["accuracy"] for row in printed["results"]] == accuracies
+    assert {type(row["n"]) for row in printed["results"]} == {int}
+    assert {row["network"] for row in printed["results"]} == {"tiny"}
     assert printed["warnings"] == []
     assert cli.run(["evaluate", "plan.toml", "--seed", "9", "--json"]) == 0
     with Store("results.sqlite") as store:
@@ -74,9 +78,11 @@ def test_evaluate_prints_a_table_and_writes_csv(
             2,
             "nothing that 'spectral'",
         ),
-        (["tune", "tiny", "--out", "c.json", "--lr", "-1"], 1, "PlanError: found lr"),
+        (["tune", "tiny", "--out", "c.json", "--lr", "-1"], 2, "found lr"),
+        (["tune", "tiny", "--out", "c.json", "--lr", "nan"], 2, "expected finite numbers above 0"),
+        (["tune", "tiny", "--out", "c.json", "--energy", "2"], 2, "shares in (0, 1]"),
         (["tune", "tiny", "--out", "c.json", "--confirm", "500"], 2, "more images than the 500"),
-        (["tune", "tiny", "--out", "c.json", "--embedding", "liner"], 1, "Did you mean 'linear'"),
+        (["tune", "tiny", "--out", "c.json", "--embedding", "liner"], 2, "Did you mean 'linear'"),
     ],
 )
 def test_exit_codes(
@@ -95,7 +101,7 @@ def test_exit_codes(
 
 
 def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(PlanError, match="--device nonsense, which cannot be used"):
+    with pytest.raises(typer.BadParameter, match="--device nonsense cannot be used"):
         evaluate_module.make_workshop(None, "nonsense", None)
 
 
@@ -201,10 +207,10 @@ def test_a_resnet_on_the_shipped_sample(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.run(command) == 0
     rows = json.loads(capsys.readouterr().out)["results"]
     assert [(r["defence"], r["attack"], r["n"]) for r in rows] == [
-        ("none", "none", "3"),
-        ("none", "pgd", "3"),
-        ("reactive", "none", "3"),
-        ("reactive", "pgd", "3"),
+        ("none", "none", 3),
+        ("none", "pgd", 3),
+        ("reactive", "none", 3),
+        ("reactive", "pgd", 3),
     ]
     with Store(store) as opened:
         manifest = json.loads(opened.read("SELECT manifest FROM runs")[0][0])
@@ -221,3 +227,15 @@ def test_names_of_our_experiments_are_taken(
     plan.write_text(plan.read_text().replace('name = "tiny"', f'name = "{name}"'))
     assert cli.run(["evaluate", "plan.toml"]) == 1
     assert f"found name = '{name}'" in capsys.readouterr().err
+
+
+def test_a_cut_that_no_network_has_is_refused_before_anything_is_measured(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (here / "plan.toml").read_text()
+    (here / "plan.toml").write_text(text.replace('"middle"', '"nowhere"'))
+    assert cli.run(["evaluate", "plan.toml"]) == 1
+    assert "PlanError: [defences.linear], on 'tiny': " in (error := capsys.readouterr().err)
+    assert "nowhere" in error
+    with Store("results.sqlite") as store:
+        assert store.read("SELECT count(*) FROM cells")[0][0] == 0

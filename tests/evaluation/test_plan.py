@@ -86,6 +86,8 @@ def test_stealth_is_left_out_where_the_attacker_knows_of_no_control() -> None:
         ("n = 20", "n = true", ["n", "True (a truth value)", "a whole number"]),
         ("n = 20", "n = 0", ["found 0", "at least 1"]),
         ("eps = [20, 40]", "eps = [0.0314]", ["[grid 1]", "eps", "8 for 8/255"]),
+        ("eps = [20, 40]", "eps = [nan]", ["[grid 1]", "eps", "finite"]),
+        ("eps = [20, 40]", "eps = [inf]", ["[grid 1]", "eps", "finite"]),
         ("eps = [20, 40]", "", ["eps", "found nothing"]),
         ('"none", "fgsm"', '"none", "fgms"', ["[grid 1]", "attacks", "Did you mean 'fgsm'?"]),
         ('data = "mnist"', "data = 3", ["[networks.tiny]", "data", "a string"]),

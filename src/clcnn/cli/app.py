@@ -26,6 +26,7 @@ _shared = {"debug": False}
 Root = Annotated[
     Path | None, typer.Option(help="Where data lie [default: $CLCNN_DATA or ~/.cache/clcnn].")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 def run(arguments: list[str] | None = None) -> int:

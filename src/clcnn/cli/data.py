@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import INTERRUPTED, Root, app
+from clcnn.cli.app import INTERRUPTED, AsJson, Root, app
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data", help="Data sets: list them, fetch them.")
@@ -32,19 +33,29 @@ class Via(StrEnum):
 
 
 @data_app.command("list")
-def data_list(root: Root = None) -> None:
+def data_list(root: Root = None, as_json: AsJson = False) -> None:
     """List the data sets and where they lie. Example: clcnn data list"""
     from clcnn.data.catalogue import CATALOGUE
     from clcnn.data.datasets import default_root, locate
     from clcnn.errors import DataError
 
-    typer.echo(f"root: {root or default_root()}")
+    places: dict[str, str | None] = {}
     for name, entry in CATALOGUE.items():
         try:
-            where = str(locate(entry, root)[1])
+            places[name] = str(locate(entry, root)[1])
         except DataError:
-            there = "" if root is None else f" --root {root}"
-            where = f"not here: clcnn data get {name}{there}"
+            places[name] = None
+    if as_json:
+        facts = {
+            name: {"shape": entry.shape, "classes": entry.num_classes, "place": places[name]}
+            for name, entry in CATALOGUE.items()
+        }
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"root: {root or default_root()}")
+    there = "" if root is None else f" --root {root}"
+    for name, entry in CATALOGUE.items():
+        where = places[name] or f"not here: clcnn data get {name}{there}"
         shape = " x ".join(map(str, entry.shape))
         typer.echo(f"{name:14} {shape:12} {entry.num_classes:4} classes   {where}")
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import app
-from clcnn.cli.evaluate import MOST_SEED, AsJson, Bars, Device, Threads, make_workshop, stopped
+from clcnn.cli.app import AsJson, app
+from clcnn.cli.evaluate import MOST_SEED, Bars, Device, Threads, make_workshop, stopped
 
 NEXT = """What to try next:
   clcnn models                                   the trained networks that are here

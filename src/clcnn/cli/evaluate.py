@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-from clcnn.cli.app import INTERRUPTED, Root, app
+from clcnn.cli.app import INTERRUPTED, AsJson, Root, app
 from clcnn.cli.bars import TerminalBar
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ FeasibleOnly = Annotated[
         help="Tuning: settings that lose too much clean accuracy meet no attack; the same choice.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+_NAMES = ("network", "defence", "attack", "threat")
+"""Columns that are names, whatever they look like."""
 
 
 @app.command()
@@ -72,7 +74,7 @@ def evaluate(
         write_text(csv, to_csv(found))
     signs = warnings_of(found)
     if as_json:
-        rows = [{**result.row(), "cost": result.cost} for result in found]
+        rows = [{**as_numbers(result.row()), "cost": result.cost} for result in found]
         typer.echo(json.dumps({"results": rows, "warnings": [str(sign) for sign in signs]}))
         return
     show(wanted, found)
@@ -93,18 +95,33 @@ def _check_name(name: str) -> None:
         )
 
 
+def as_numbers(row: Mapping[str, str]) -> dict[str, str | float | None]:
+    """The line of a CSV file for JSON: numbers as such, nothing where there is none."""
+    return {name: _number(name, text) for name, text in row.items()}
+
+
+def _number(name: str, text: str) -> str | float | None:
+    if name in _NAMES:
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        return text or None
+    return int(value) if value.is_integer() and "." not in text else value
+
+
 def make_workshop(root: Path | None, device: str, threads: int | None) -> Workshop:
     """Networks and images on a device that is there."""
     import torch
 
-    from clcnn.evaluation import PlanError, Workshop
+    from clcnn.evaluation import Workshop
 
     if threads is not None:
         torch.set_num_threads(threads)
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise PlanError(f"found --device {device}, which cannot be used ({error}).") from error
+        raise typer.BadParameter(f"--device {device} cannot be used ({error}).") from error
     return Workshop(root=root, device=device)
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clcnn.cli.app import Root, app
+from clcnn.cli.app import AsJson, Root, app
 from clcnn.cli.evaluate import (
-    AsJson,
     Bars,
     Device,
     FeasibleOnly,
     Quick,
     Seed,
     Threads,
+    as_numbers,
     make_workshop,
     stopped,
 )
@@ -195,7 +195,7 @@ def _run(
     if as_json:
         facts = {
             "experiment": outcome.name,
-            "rows": outcome.rows,
+            "rows": [as_numbers(row) for row in outcome.rows],
             "missing": outcome.missing,
             "warnings": outcome.warnings,
         }

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import Root, app
-from clcnn.cli.evaluate import AsJson, Device, Threads, make_workshop
+from clcnn.cli.app import AsJson, Root, app
+from clcnn.cli.evaluate import Device, Threads, make_workshop
 
 
 @app.command()

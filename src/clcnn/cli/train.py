@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from clcnn.cli.app import INTERRUPTED, Root, app
+from clcnn.cli.app import INTERRUPTED, AsJson, Root, app
 from clcnn.cli.bars import TerminalBar
 from clcnn.cli.data import Data
 
@@ -34,10 +36,13 @@ class Method(StrEnum):
 
 
 @app.command()
-def models() -> None:
+def models(as_json: AsJson = False) -> None:
     """List the trained networks that come with the package. Example: clcnn models"""
     from clcnn.models import shelf
 
+    if as_json:
+        typer.echo(json.dumps({name: asdict(shelf.card(name)) for name in shelf.list()}))
+        return
     for name in shelf.list():
         card = shelf.card(name)
         typer.echo(
@@ -89,7 +94,9 @@ def train(
     ] = False,
     processes: Annotated[int, typer.Option(help="Processes (or devices) a node.")] = 1,
     nodes: Annotated[int, typer.Option(help="Nodes.")] = 1,
-    accelerator: Annotated[str, typer.Option(help="cpu, gpu or auto.")] = "auto",
+    accelerator: Annotated[
+        str, typer.Option("--device", "--accelerator", help="cpu, cuda, mps or auto.")
+    ] = "auto",
     precision: Annotated[str, typer.Option(help="32-true, bf16-mixed ...")] = "32-true",
     channels_last: Annotated[bool, typer.Option(help="Memory layout; faster on CPUs.")] = True,
     compiled: Annotated[

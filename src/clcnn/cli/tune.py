@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import Root, app
+from clcnn.cli.app import AsJson, Root, app
 from clcnn.cli.data import Data
 from clcnn.cli.evaluate import (
     MOST_SEED,
-    AsJson,
     Bars,
     Device,
     FeasibleOnly,
@@ -83,7 +82,7 @@ def tune(
     """
     from dataclasses import replace
 
-    from clcnn.evaluation import Grid, Store
+    from clcnn.evaluation import Grid, PlanError, Store
     from clcnn.evaluation import confirm as stand
     from clcnn.evaluation import tune as run_tuning
     from clcnn.evaluation.defence import read_defence
@@ -110,19 +109,23 @@ def tune(
         raise typer.BadParameter(f"--confirm takes more images than the {chosen_on} to choose on.")
     workshop = make_workshop(root, device, threads)
     grid = Grid(rule="singular", energy=(0.99,)) if paper_literal else Grid()
-    grid = replace(
-        grid,
-        iterations=tuple(iterations or grid.iterations),
-        lr=tuple(lr or grid.lr),
-        energy=tuple(energy or grid.energy),
-        whole=not feasible_only,
-    )
+    try:
+        grid = replace(
+            grid,
+            iterations=tuple(iterations or grid.iterations),
+            lr=tuple(lr or grid.lr),
+            energy=tuple(energy or grid.energy),
+            whole=not feasible_only,
+        )
+        defence = read_defence(Table("the command", "", table), Path(), ())
+    except PlanError as error:
+        raise typer.BadParameter(str(error)) from error
     try:
         with Bars(quiet=as_json) as watch, Store(store) as opened:
             choice = run_tuning(
                 Network(weights, data.value),
                 opened,
-                defence=read_defence(Table("the command", "", table), Path(), ()),
+                defence=defence,
                 grid=grid,
                 n=chosen_on,
                 seed=seed,

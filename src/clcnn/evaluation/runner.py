@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from clcnn.control import control
+from clcnn.errors import CutError
 from clcnn.evaluation.cache import ExampleCache, Examples
 from clcnn.evaluation.defending import Defences, Defended
 from clcnn.evaluation.forecast import Forecast
@@ -18,6 +20,7 @@ from clcnn.evaluation.measuring import measure, signs
 from clcnn.evaluation.plan import CORRUPTION, NONE, Entry, Plan
 from clcnn.evaluation.results import Result, results_of
 from clcnn.evaluation.store import CellKey, Measured, Store
+from clcnn.evaluation.tables import PlanError
 from clcnn.evaluation.threats import Chunk, Threats, seed_of
 from clcnn.evaluation.workshop import Chosen, Workshop
 
@@ -72,6 +75,21 @@ class Bench:
     def cells(self) -> list[Cell]:
         """All cells of the plan, with the hashes of their settings."""
         return [self._cell(entry) for entry in self.plan.entries]
+
+    def check_cuts(self) -> None:
+        """Fail at once, before anything is measured, where a network has no such states."""
+        plan = self.plan
+        for network, name in dict.fromkeys((e.network, e.defence) for e in plan.entries):
+            if name == NONE:
+                continue
+            defence = plan.defences[name].on(network)
+            if defence.cuts is None or defence.fit.shipped is not None:
+                continue
+            module = self.workshop.network(plan, network).module
+            try:
+                control(module, list(defence.cuts), allow_bypass=defence.allow_bypass)
+            except CutError as error:
+                raise PlanError(f"[defences.{name}], on {network!r}: {error}") from error
 
     def _cell(self, entry: Entry) -> Cell:
         plan = self.plan
@@ -141,6 +159,7 @@ def run(
     workshop = workshop or Workshop()
     with nullcontext(store) if isinstance(store, Store) else Store(store) as opened:
         bench = Bench(plan, workshop, opened.folder, watch)
+        bench.check_cuts()
         cells = bench.cells()
         made_with = manifest(plan, workshop)
         number = opened.begin(made_with)
