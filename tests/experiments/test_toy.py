@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clcnn import PMP
 from clcnn.experiments import toy as figure2
+from clcnn.experiments.figure2 import STATES, states
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +103,19 @@ def test_pmp_beside_dynamic_programming(toy: figure2.Toy) -> None:
     gap = (solution.J - best) / plain.J
     assert (gap <= 0.02).double().mean() >= 0.95
     assert (best < 0.5 * plain.J).double().mean() > 0.5, "there must be something to gain"
+
+
+def test_the_states_of_the_four_panels_are_those_of_the_accuracies(toy: figure2.Toy) -> None:
+    rows = list(states(toy))
+    assert len(rows) == 2 * 3 * len(toy.y)
+    assert set(rows[0]) == set(STATES)
+    for state, logits in (
+        ("perturbed", toy.network(toy.x_eps)),
+        ("controlled", figure2.solve(toy).logits),
+    ):
+        right = [int(r["right"]) for r in rows if (r["t"], r["state"]) == ("1", state)]
+        assert sum(right) / len(right) == pytest.approx(figure2.accuracy(logits, toy.y))
+    inputs = [
+        (float(r["x"]), float(r["y"])) for r in rows if (r["t"], r["state"]) == ("0", "clean")
+    ]
+    assert torch.allclose(torch.tensor(inputs), toy.x, atol=1e-4)

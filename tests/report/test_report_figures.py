@@ -19,7 +19,7 @@ from clcnn.evaluation import Grid, Store, Workshop, confirm, tune
 from clcnn.evaluation.defence import Defence, Fit
 from clcnn.evaluation.plan import Network
 from clcnn.evaluation.results import Result
-from clcnn.experiments import manifold, theorem
+from clcnn.experiments import figure2, manifold, theorem
 from clcnn.report import Document, ReportError, make_report
 from clcnn.report.blocks import Details, Figure, Key, Panel, Paragraph, Pictures, TableBlock
 from clcnn.report.costs import costs
@@ -167,6 +167,31 @@ def test_each_network_has_its_own_trade_off() -> None:
     drawn = trade_offs(found)
     assert [figure.name for figure in drawn] == ["trade-off-first", "trade-off-second"]
     assert ["ε = 8/255" in f.panels[0].alt for f in drawn] == [True, False]
+
+
+def test_the_four_panels_of_the_toy_are_drawn_from_its_states(tmp_path: Path) -> None:
+    states = ("clean", "perturbed", "controlled")
+    lines = [
+        f"{t},{state},{label},{int(state != 'perturbed' or label == 0)},{label + t},{k}"
+        for state in states
+        for t in (0, 1)
+        for label in (0, 1)
+        for k in range(150)
+    ]
+    path = tmp_path / "toy-states.csv"
+    path.write_text("\n".join([",".join(figure2.STATES), *lines]) + "\n")
+    _, drawn, told = file_blocks(path)
+    assert isinstance(drawn, Figure)
+    assert [panel.alt.split(":")[-1] for panel in drawn.panels] == [
+        " 50.0 %.",
+        " 50.0 %.",
+        " 100.0 %.",
+        " 100.0 %.",
+    ]
+    for panel in drawn.panels:
+        assert panel.body.count("h0") == 600  # two classes, clean and not, 150 each
+    assert isinstance(told, Paragraph)
+    assert "1\u202f800 rows" in told.text
 
 
 def test_costs_stand_by_network() -> None:

@@ -192,6 +192,8 @@ def _run(
     part = "-part" if outcome.missing else ""  # a whole file is not replaced by less
     file = csv or Path("results") / f"{outcome.name}{part}.csv"
     write_text(file, outcome.csv())
+    for other in outcome.beside:
+        write_text(file.with_name(f"{other.name}.csv"), other.csv())
     if as_json:
         facts = {
             "experiment": outcome.name,

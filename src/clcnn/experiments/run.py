@@ -72,6 +72,8 @@ class Outcome:
     rows: tuple[Row, ...]
     missing: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    beside: tuple[Outcome, ...] = ()
+    """What goes into a file of its own beside the rows."""
 
     def csv(self) -> str:
         """As a CSV file."""
@@ -111,7 +113,10 @@ def run(
     label = f"{name}{QUICK}" if request.quick else name
     label = f"{label}{SEED}{seed}" if seed else label
     if name == "toy":
-        return Outcome(label, figure2.COLUMNS, tuple(figure2.run(seed, request.quick)))
+        made = figure2.make(seed, request.quick)
+        points = Outcome(f"{label}-states", figure2.STATES, tuple(figure2.states(made)))
+        rows = tuple(figure2.run(made))
+        return Outcome(label, figure2.COLUMNS, rows, beside=(points,))
     if name == "theory":
         settings = theorem.Settings(seed=seed, samples=16 if request.quick else 64)
         return Outcome(label, theorem.COLUMNS, tuple(theorem.run(settings)))

@@ -6,7 +6,17 @@ import csv
 from pathlib import Path
 
 from clcnn.report import words
-from clcnn.report.blocks import Block, Column, Details, Heading, ReportError, Row, Span, TableBlock
+from clcnn.report.blocks import (
+    Block,
+    Column,
+    Details,
+    Heading,
+    Paragraph,
+    ReportError,
+    Row,
+    Span,
+    TableBlock,
+)
 from clcnn.report.growth import figure_of
 
 _FEW = 12
@@ -48,5 +58,7 @@ def file_blocks(path: Path) -> list[Block]:
     name = words.EXPERIMENTS.get(path.stem, path.stem)
     figure = figure_of(path.stem, head, [dict(zip(head, row, strict=True)) for row in rows])
     drawn = [] if figure is None else [figure]
-    shown = Details(table.caption, [table]) if drawn and len(rows) > _FEW else table
+    shown: Block = Details(table.caption, [table]) if drawn and len(rows) > _FEW else table
+    if drawn and left > 0:
+        shown = Paragraph(f"Drawn from {words.several(len(rows), 'row')} of {path.name}.", "muted")
     return [Heading(2, name, words.slug(f"file {path.stem}")), *drawn, shown]

@@ -1,13 +1,14 @@
-"""Figures of results that are no accuracies: a manifold attack's growth, Theorem 1."""
+"""Figures of results that are no accuracies: growth of an attack, Theorem 1, the toy's plane."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from clcnn.experiments import manifold, theorem
+from clcnn.experiments import figure2, manifold, theorem
 from clcnn.report import words
 from clcnn.report.blocks import Figure, Key, Panel
+from clcnn.report.plane import plane_figure
 from clcnn.report.svg import Plot, nice, powers, tint
 
 Line = Mapping[str, str]
@@ -20,6 +21,8 @@ def figure_of(name: str, columns: Sequence[str], lines: Sequence[Line]) -> Figur
         return _growth(name, lines)
     if tuple(columns) == theorem.COLUMNS:
         return _theorem(name, lines)
+    if tuple(columns) == figure2.STATES:
+        return plane_figure(name, lines)
     return None
 
 

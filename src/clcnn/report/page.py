@@ -277,7 +277,8 @@ def _weaker(found: Sequence[Shortfall]) -> list[Block]:
     return [
         Paragraph(
             "The other way round, these attacks leave more of the uncontrolled network than the "
-            "paper's do: a defence that meets them has it easier than the paper's had.",
+            "paper's left of its own: the attack is weaker, or the network stands more of it (of "
+            "FGSM there is but one). What defends it has it easier than the paper's had.",
         ),
         _shortfall_table(found, "of attacks weaker than the paper's"),
     ]

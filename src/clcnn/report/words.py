@@ -49,6 +49,7 @@ EXPERIMENTS = {
     "manifold": "Manifold attack, layer by layer",
     "theory": "Theorem 1",
     "toy": "The toy of Figure 2",
+    "toy-states": "The toy of Figure 2: its four panels",
 }
 
 UNBOUNDED = 255.0
