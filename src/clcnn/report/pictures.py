@@ -119,6 +119,10 @@ def _pictured(
         stored = _rows(store, result.cell)
         unhelped = _rows(store, subject.plain.cell)
     samples, saved = choose(stored, unhelped, count)
+    tell(
+        f"making pictures of {len(samples)} images: the first chunk is attacked, and the control "
+        "fitted, unless files beside the store have them; --pictures 0 does without"
+    )
     chunk, defended, examples = bench.examples(cell, 0)
     robust = defended.robust
     if robust is None or robust.cuts[0] != "input":
@@ -144,7 +148,9 @@ def _pictured(
     caption = (
         f"{experiment.network(result)}, {words.defence(result.defence)}, "
         f"{words.attack(result.attack)} at ε = {result.eps:g}/255: {_which(saved, len(samples))}. "
-        f"The control is drawn {MAGNIFIED:g} times as large as it is, around grey."
+        f"Of all {words.count(result.n)} the controlled network has "
+        f"{words.percent(result.accuracy)} % right, of which these few are no sign. The control is "
+        f"drawn {MAGNIFIED:g} times as large as it is, around grey."
     )
     others = sum(a != stored[s][1] for a, s in zip(predicted, samples, strict=True))
     if others:
