@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from safetensors.torch import save_file
-from tiny import TEXT, workshop
+from tiny import TEXT, pictures, workshop
 
 from clcnn import cli
-from clcnn.evaluation import Store, runner
+from clcnn.evaluation import Store, Workshop, runner
 from clcnn.evaluation.plan import Entry
 from clcnn.models.weights import build, header
 
@@ -239,3 +240,16 @@ def test_a_cut_that_no_network_has_is_refused_before_anything_is_measured(
     assert "nowhere" in error
     with Store("results.sqlite") as store:
         assert store.read("SELECT count(*) FROM cells")[0][0] == 0
+
+
+def test_images_that_a_network_cannot_take_are_refused_with_the_option_to_use(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = torch.nn.Sequential(torch.nn.Conv2d(7, 1, 1), torch.nn.Flatten()).eval()
+    images = {"train": pictures(80, 1), "test": pictures(40, 3)}
+    other = Workshop(networks={"tiny": wide}, images={"mnist": images})
+    monkeypatch.setattr(evaluate_module, "make_workshop", lambda *arguments: other)
+    assert cli.run(["evaluate", "plan.toml"]) == 1
+    error = capsys.readouterr().err
+    assert "network 'tiny' cannot take the images of 'mnist', " in error
+    assert "--data" in error

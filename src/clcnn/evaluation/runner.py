@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 from clcnn.control import control
 from clcnn.errors import CutError
 from clcnn.evaluation.cache import ExampleCache, Examples
@@ -76,8 +78,27 @@ class Bench:
         """All cells of the plan, with the hashes of their settings."""
         return [self._cell(entry) for entry in self.plan.entries]
 
-    def check_cuts(self) -> None:
-        """Fail at once, before anything is measured, where a network has no such states."""
+    def check(self) -> None:
+        """Fail at once, before anything is measured, where a network and a plan do not fit."""
+        for network in dict.fromkeys(entry.network for entry in self.plan.entries):
+            self._check_images(network)
+        self._check_cuts()
+
+    def _check_images(self, network: str) -> None:
+        plan = self.plan
+        chosen = self.workshop.images(plan, network, plan.split, 1, plan.seed)
+        x, _ = chosen.pictures.take(chosen.places[:1])
+        try:
+            with torch.no_grad():
+                self.workshop.network(plan, network).module(x.to(self.workshop.device))
+        except RuntimeError as error:
+            shape, data = " x ".join(map(str, x.shape[1:])), plan.networks[network].data
+            raise PlanError(
+                f"network {network!r} cannot take the images of {data!r}, {shape} ({error}); "
+                "expected the data set that it was trained on: data = in a plan, --data here."
+            ) from error
+
+    def _check_cuts(self) -> None:
         plan = self.plan
         for network, name in dict.fromkeys((e.network, e.defence) for e in plan.entries):
             if name == NONE:
@@ -159,7 +180,7 @@ def run(
     workshop = workshop or Workshop()
     with nullcontext(store) if isinstance(store, Store) else Store(store) as opened:
         bench = Bench(plan, workshop, opened.folder, watch)
-        bench.check_cuts()
+        bench.check()
         cells = bench.cells()
         made_with = manifest(plan, workshop)
         number = opened.begin(made_with)

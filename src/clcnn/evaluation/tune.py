@@ -65,7 +65,7 @@ def tune(
         grid = replace(grid, energy=())
     plan = _plan(network, defence, grid, n, seed, chunk, split, sample, folder or Path())
     bench = Bench(plan, workshop, store.folder, watch)
-    bench.check_cuts()
+    bench.check()
     cells = [_apart(cell) for cell in bench.cells()]
     made_with = manifest(plan, workshop)
     made_with["plan"]["grid"] = asdict(grid)

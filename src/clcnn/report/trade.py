@@ -39,6 +39,7 @@ class _Half:
     eps: float
     dots: Sequence[_Dot]
     left: Sequence[str]
+    attacks: Sequence[str]
 
 
 def trade_offs(experiments: Sequence[Experiment]) -> list[Figure]:
@@ -60,11 +61,15 @@ def _figure(experiments: Sequence[Experiment], network: str) -> Figure | None:
     return Figure(
         name=words.slug(f"trade-off-{network}"),
         caption=f"{network}: clean accuracy against the lowest accuracy over the attacks that all "
-        "defences drawn have met; 95 % intervals"
+        f"defences drawn have met ({'; '.join(_met(half) for half in drawn)}); 95 % intervals"
         + (f". Not drawn, having met none of these: {words.listed(left)}" if left else ""),
         panels=[_panel(half, colours) for half in drawn],
         legend=[Key(colours[d], words.defence(d), line=False) for d in defences],
     )
+
+
+def _met(half: _Half) -> str:
+    return f"{half.threat}, ε = {half.eps:g}: {words.listed(half.attacks)}"
 
 
 def _half(experiments: Sequence[Experiment], network: str, threat: str) -> _Half:
@@ -88,7 +93,9 @@ def _half(experiments: Sequence[Experiment], network: str, threat: str) -> _Half
         _Dot(key[0], clean[key], min(cells.values(), key=lambda r: (r.accuracy, r.attack)))
         for key, cells in drawn.items()
     ]
-    return _Half(threat, eps, dots, [words.defence(k[0]) for k in usable if k not in drawn])
+    left = [words.defence(k[0]) for k in usable if k not in drawn]
+    common = {r.attack: None for cells in drawn.values() for r in cells.values()}
+    return _Half(threat, eps, dots, left, [words.attack(attack) for attack in common])
 
 
 def _of(experiments: Sequence[Experiment], network: str) -> Iterator[tuple[Experiment, Result]]:
