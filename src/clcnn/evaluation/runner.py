@@ -86,11 +86,12 @@ class Bench:
 
     def _check_images(self, network: str) -> None:
         plan = self.plan
+        module = self.workshop.network(plan, network).module
         chosen = self.workshop.images(plan, network, plan.split, 1, plan.seed)
         x, _ = chosen.pictures.take(chosen.places[:1])
         try:
             with torch.no_grad():
-                self.workshop.network(plan, network).module(x.to(self.workshop.device))
+                module(x.to(self.workshop.device))
         except RuntimeError as error:
             shape, data = " x ".join(map(str, x.shape[1:])), plan.networks[network].data
             raise PlanError(
