@@ -11,6 +11,8 @@ from evaluation.tiny import TEXT, network, pictures, plan
 
 from clcnn.evaluation import Workshop, run
 from clcnn.evaluation.results import Result
+from clcnn.report import Document
+from clcnn.report.blocks import Figure
 from clcnn.report.gather import Experiment, Made
 from clcnn.statistics import wilson
 
@@ -154,3 +156,8 @@ class Page(HTMLParser):
         self.text += data
         if self._cell is not None:
             self._cell.append(data)
+
+
+def figure(document: Document, name: str) -> Figure:
+    """The figure of a page by its name."""
+    return next(b for b in document.blocks if isinstance(b, Figure) and b.name == name)

@@ -97,13 +97,7 @@ def weaker_attacks(experiments: Sequence[Experiment]) -> list[Shortfall]:
             cell = printed_for(experiment, result)
             if cell is None or not is_attack_alone(result.defence, result.attack):
                 continue
-            if not result.n or not result.is_complete:
-                continue
-            low, high = 100 * result.low, 100 * result.high
-            if verdict(low, high, cell.value) == "above":
-                place = (cell.network, cell.defence, cell.attack, cell.eps)
-                ours = 100 * result.accuracy
-                short = Shortfall(experiment.plan, *place, ours, low, high, result.n, cell)
+            if (short := _really(experiment, result, cell, "above")) is not None:
                 found.setdefault((cell.network, cell.attack, cell.eps), short)
     return list(found.values())
 
@@ -121,13 +115,21 @@ def _of(experiment: Experiment) -> Iterator[Shortfall]:
         yield from _of_differences(experiment, table.defences[0])
         return
     for result, cell in _beside(experiment):
-        if not result.n or not result.is_complete:
-            continue
-        low, high = 100 * result.low, 100 * result.high
-        if verdict(low, high, cell.value) == "below":
-            place = (cell.network, cell.defence, cell.attack, cell.eps)
-            ours = 100 * result.accuracy
-            yield Shortfall(experiment.plan, *place, ours, low, high, result.n, cell)
+        if (short := _really(experiment, result, cell, "below")) is not None:
+            yield short
+
+
+def _really(
+    experiment: Experiment, result: Result, cell: paper.Cell, wanted: str
+) -> Shortfall | None:
+    """Ours beside the paper's where the interval says ``wanted``; nothing of an unfinished cell."""
+    if not result.n or not result.is_complete:
+        return None
+    ours, low, high = (100 * share for share in (result.accuracy, result.low, result.high))
+    if verdict(low, high, cell.value) != wanted:
+        return None
+    place = (cell.network, cell.defence, cell.attack, cell.eps)
+    return Shortfall(experiment.plan, *place, ours, low, high, result.n, cell)
 
 
 def _beside(experiment: Experiment) -> Iterator[tuple[Result, paper.Cell]]:
