@@ -12,6 +12,7 @@ import pytest
 from clcnn import __main__, cli, data, models, training
 from clcnn.data.catalogue import CATALOGUE
 from clcnn.data.files import StorageError
+from clcnn.evaluation import once
 from clcnn.models.weights import NETWORKS
 
 COMMANDS = [
@@ -125,6 +126,9 @@ def test_ctrl_c_says_how_to_resume(
     monkeypatch.setattr(data, "get", interrupted)
     assert cli.run(["data", "get", "mnist"]) == 130
     assert "nothing half-written" in capsys.readouterr().err
+    monkeypatch.setattr(once, "measure", interrupted)
+    assert cli.run(["attack", "resnet20-cifar10", "--n", "2"]) == 130
+    assert "begin again" in capsys.readouterr().err
 
 
 def test_train_passes_on_what_it_is_told(

@@ -69,7 +69,7 @@ def test_evaluate_prints_a_table_and_writes_csv(
     [
         (["evaluate"], 2, "Missing argument"),
         (["evaluate", "plan.toml", "--threads", "0"], 2, "threads"),
-        (["evaluate", "no.toml"], 1, "PlanError: there is no file"),
+        (["evaluate", "no.toml"], 2, "PlanError: there is no file"),
         (["evaluate", "plan.toml", "--store", "plan.toml"], 1, "StoreError: plan.toml is no SQL"),
         (["tune", "tiny"], 2, "--out"),
         (["tune", "tiny", "--out", "c.json", "--split", "train"], 2, "train"),
@@ -226,7 +226,7 @@ def test_names_of_our_experiments_are_taken(
 ) -> None:
     plan = here / "plan.toml"
     plan.write_text(plan.read_text().replace('name = "tiny"', f'name = "{name}"'))
-    assert cli.run(["evaluate", "plan.toml"]) == 1
+    assert cli.run(["evaluate", "plan.toml"]) == 2
     assert f"found name = '{name}'" in capsys.readouterr().err
 
 
@@ -235,7 +235,7 @@ def test_a_cut_that_no_network_has_is_refused_before_anything_is_measured(
 ) -> None:
     text = (here / "plan.toml").read_text()
     (here / "plan.toml").write_text(text.replace('"middle"', '"nowhere"'))
-    assert cli.run(["evaluate", "plan.toml"]) == 1
+    assert cli.run(["evaluate", "plan.toml"]) == 2
     assert "PlanError: [defences.linear], on 'tiny': " in (error := capsys.readouterr().err)
     assert "nowhere" in error
     with Store("results.sqlite") as store:
@@ -249,7 +249,7 @@ def test_images_that_a_network_cannot_take_are_refused_with_the_option_to_use(
     images = {"train": pictures(80, 1), "test": pictures(40, 3)}
     other = Workshop(networks={"tiny": wide}, images={"mnist": images})
     monkeypatch.setattr(evaluate_module, "make_workshop", lambda *arguments: other)
-    assert cli.run(["evaluate", "plan.toml"]) == 1
+    assert cli.run(["evaluate", "plan.toml"]) == 2
     error = capsys.readouterr().err
     assert "network 'tiny' cannot take the images of 'mnist', " in error
     assert "--data" in error

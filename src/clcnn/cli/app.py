@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from clcnn.errors import ClcnnError
 from clcnn.memory import keep_memory
@@ -14,7 +15,23 @@ from clcnn.memory import keep_memory
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
+STOPPED = "Stopped; nothing half-written was left. Repeat the same command to begin again."
+"""Of a command that keeps nothing to go on from."""
+
+
+class _Interruptible(TyperGroup):
+    """The commands; Ctrl-C where a command says nothing of its own ends it in one sentence."""
+
+    def invoke(self, *arguments: Any, **named: Any) -> Any:
+        try:
+            return super().invoke(*arguments, **named)
+        except KeyboardInterrupt:
+            typer.echo(STOPPED, err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
 app = typer.Typer(
+    cls=_Interruptible,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,11 +55,18 @@ def run(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if _shared["debug"]:
             traceback.print_exc()
-            return 1
+            return _code(error)
         hint = "" if isinstance(error, ClcnnError) else " Run `clcnn --debug ...` for its origin."
         typer.echo(f"{type(error).__name__}: {error}{hint}", err=True)
-        return 1
+        return _code(error)
     return 0
+
+
+def _code(error: Exception) -> int:
+    """2 if a file says something that cannot be done, as a wrong option does; else 1."""
+    from clcnn.evaluation import PlanError
+
+    return 2 if isinstance(error, PlanError) else 1
 
 
 @app.callback()

@@ -7,7 +7,7 @@ import math
 import tempfile
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -80,8 +80,9 @@ def attack(
     made = ATTACKS[name](eps / 255, norm=str(norm), seed=seed, **more)
     found = measure(model, made, x, y, None if control is None else _controlled(control, model))
     if as_json:
-        facts = {"network": network, "attack": repr(made), "n": len(x)}
-        typer.echo(json.dumps({**facts, "rows": found.rows, "warnings": found.warnings}))
+        facts: dict[str, Any] = {"network": network, "attack": repr(made), "n": len(x)}
+        facts |= {"rows": _in_per_cent(found.rows), "warnings": found.warnings}
+        typer.echo(json.dumps(facts))
     else:
         images = "test set" if whole else "shipped sample's test images"
         typer.echo(f"{network}, {name} at {eps:g}/255 ({norm}), {len(x)} images of the {images}")
@@ -90,6 +91,12 @@ def attack(
         _keep(out, x, y, found.examples, network, repr(made))
         if not as_json:
             typer.echo(f"written: {out}")
+
+
+def _in_per_cent(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Shares as the other commands' JSON and CSV have them."""
+    shares = ("accuracy", "low", "high")
+    return [{k: round(100 * v, 3) if k in shares else v for k, v in row.items()} for row in rows]
 
 
 def _tell(found: Once) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import INTERRUPTED, AsJson, Root, app
+from clcnn.cli.app import AsJson, Root, app
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data", help="Data sets: list them, fetch them.")
@@ -69,11 +69,7 @@ def data_get(
     """Fetch a data set and check it. Example: clcnn data get cifar10"""
     from clcnn.data import get
 
-    try:
-        typer.echo(get(name.value, root, via and via.value, say=typer.echo))
-    except KeyboardInterrupt:
-        typer.echo("Stopped; nothing half-written was left. Run the same command again.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    typer.echo(get(name.value, root, via and via.value, say=typer.echo))
 
 
 @data_app.command("sample")

@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 
 from clcnn.cli.app import AsJson, app
-from clcnn.cli.evaluate import MOST_SEED, Bars, Device, Threads, make_workshop, stopped
+from clcnn.cli.evaluate import (
+    MOST_SEED,
+    Bars,
+    Device,
+    Threads,
+    as_numbers,
+    make_workshop,
+    stopped,
+)
 
 NEXT = """What to try next:
   clcnn models                                   the trained networks that are here
@@ -46,7 +54,7 @@ def demo(
     except KeyboardInterrupt:
         raise stopped(store) from None
     if as_json:
-        rows = [{**result.row(), "cost": result.cost} for result in shown.found]
+        rows = [{**as_numbers(result.row()), "cost": result.cost} for result in shown.found]
         facts = {"results": rows, "warnings": shown.warnings, "report": str(page)}
         typer.echo(json.dumps(facts))
         return
