@@ -16,11 +16,13 @@ from report.made import BASE, Page, change, drop, fill, read, text, workshop
 
 from clcnn.evaluation import Workshop, run
 from clcnn.evaluation.archive import pack
+from clcnn.experiments.run import ORDER
 from clcnn.report import (
     Document,
     make_report,
     to_html,
     to_markdown,
+    words,
     write_html,
     write_markdown,
 )
@@ -442,3 +444,13 @@ def test_figures_that_are_no_store_s_are_said(shared: Path, tmp_path: Path) -> N
 def test_folders_are_made(document: Document, tmp_path: Path) -> None:
     write_html(document, tmp_path / "deep" / "r.html")
     assert (tmp_path / "deep" / "r.html").read_text() == to_html(document)
+
+
+def test_rows_that_their_names_do_not_explain_are_explained(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(words.ABOUT) <= {*ORDER}
+    monkeypatch.setitem(words.ABOUT, "table1", "What the rows mean.")
+    page = Page(to_html(make_report([shared], pictures=0, workshop=workshop())))
+    assert page.text.count("What the rows mean.") == 1
+    assert page.text.index("What the rows mean.") < page.text.index("no control")

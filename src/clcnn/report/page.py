@@ -225,7 +225,10 @@ def _section(experiment: Experiment, pool: Pool, several: bool) -> list[Block]:
     head += f" in {experiment.label}" if several else ""
     label = experiment.label.removesuffix(experiment.store.suffix) if several else ""
     anchor = words.slug(f"{experiment.plan} {label}")
-    blocks: list[Block] = [Heading(2, head, anchor), *tables(experiment, pool)]
+    blocks: list[Block] = [Heading(2, head, anchor)]
+    if about := words.ABOUT.get(experiment.name):
+        blocks.append(Paragraph(about))
+    blocks += tables(experiment, pool)
     blocks += gain_blocks(experiment)
     for network in dict.fromkeys(r.network for r in experiment.results):
         figure = accuracy_figure(experiment, network, pool)
