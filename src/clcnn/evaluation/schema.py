@@ -191,7 +191,7 @@ def damaged(path: Path, what: str) -> StoreError:
     """The error for a store that is not whole."""
     return StoreError(
         f"{path} is damaged ({what}). Move it away, with {path.name}-wal and "
-        f"{path.name}-shm if they are there, and run the same command again: adversarial "
+        f"{path.name}-shm if they are there, and run the evaluation again: adversarial "
         "examples and fits beside it are checked and used again, so that only the measurements "
         "are repeated. What can be saved of the old one: sqlite3 OLD .recover"
     )

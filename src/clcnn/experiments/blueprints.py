@@ -173,7 +173,8 @@ def _asking(drawn: Blueprint, unchosen: Mapping[tuple[str, str], Path], choices:
     absent = ", ".join(dict.fromkeys(map(str, unchosen.values())))
     return (
         f"found no {absent}; expected the settings that were chosen on held-out images. Choose "
-        f"them: clcnn experiment tune --only {drawn.name} --choices {choices}; or use --quick, "
+        f"them: clcnn experiment tune --only {drawn.name} --choices {choices}; or say where "
+        "they are (--choices; ours are in results/choices of the repository); or use --quick, "
         "which takes the settings stated in the plan."
     )
 
