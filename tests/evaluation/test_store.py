@@ -196,7 +196,7 @@ def test_a_damaged_store_is_refused_with_a_remedy(tmp_path: Path, damage: str) -
     else:
         with sqlite3.connect(path) as connection:
             connection.execute("DELETE FROM samples WHERE cell = 3 AND sample = 1")
-    words = r"is damaged .* Move it away, with .*-wal and .* run the same command"
+    words = r"is damaged .* Move it away, with .*-wal and .* run the evaluation"
     with pytest.raises(StoreError, match=words):
         Store(path)
 

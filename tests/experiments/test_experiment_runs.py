@@ -393,7 +393,7 @@ def test_status_counts_what_todays_code_would_not_measure_again(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ask = ["experiment", "manifold", "--quick", "--status"]
-    assert cli.run(ask) == 1
+    assert cli.run(ask) == 2
     assert "found no store results.sqlite" in capsys.readouterr().err
     assert not (here / "results.sqlite").exists()
     assert cli.run(["experiment", "manifold", "--quick"]) == 0
@@ -460,8 +460,8 @@ def test_the_command_writes_csv_and_says_what_lacks(
         (["experiment", "tune", "--seed", "3"], 2, "no --seed"),
         (["experiment", "table1", "--seed", "5000000000"], 2, "4294967295"),
         (["demo", "--seed", "5000000000"], 2, "4294967295"),
-        (["experiment", "table1"], 1, "PlanError: found no results/choices/resnet20-cifar10"),
-        (["experiment", "toy", "--weights", "nowhere"], 1, "found no weights in nowhere"),
+        (["experiment", "table1"], 1, "UnpreparedError: found no results/choices/resnet20-cifar10"),
+        (["experiment", "toy", "--weights", "nowhere"], 2, "found no weights in nowhere"),
     ],
 )
 def test_exit_codes(

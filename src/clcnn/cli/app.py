@@ -63,10 +63,11 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _code(error: Exception) -> int:
-    """2 if a file says something that cannot be done, as a wrong option does; else 1."""
-    from clcnn.evaluation import PlanError
+    """2 if a plan asks for what cannot be done, as a wrong option does; else 1."""
+    from clcnn.evaluation.tables import PlanError, UnpreparedError
 
-    return 2 if isinstance(error, PlanError) else 1
+    wrong = isinstance(error, PlanError) and not isinstance(error, UnpreparedError)
+    return 2 if wrong else 1
 
 
 @app.callback()

@@ -19,6 +19,10 @@ class PlanError(ClcnnError, ValueError):
     """A plan cannot be understood, or asks for what there is not."""
 
 
+class UnpreparedError(PlanError):
+    """A plan is right, but networks or chosen settings that it needs are not there yet."""
+
+
 class Table:
     """The values of one table; each is taken by `get` and its kin, and `end` refuses the rest."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from clcnn.evaluation.defence import Defence, read_defence
 from clcnn.evaluation.plan import NONE, WORST, Network, Plan, parse
-from clcnn.evaluation.tables import PlanError, Table
+from clcnn.evaluation.tables import PlanError, Table, UnpreparedError
 from clcnn.evaluation.workshop import Workshop
 from clcnn.models import shelf
 
@@ -106,7 +106,7 @@ def ready(
     wanted = list(dict.fromkeys(n for grid in drawn.values["grid"] for n in grid["networks"]))
     there, missing = present(wanted, drawn.networks, workshop)
     if not there:
-        raise PlanError(" ".join(missing))
+        raise UnpreparedError(" ".join(missing))
     pairs = [(network, name) for network, name in drawn.pairs() if network in there]
     if not quick:
         unchosen = _unchosen(drawn, pairs, choices)
@@ -115,7 +115,7 @@ def ready(
             missing.append(_asking(drawn, unchosen, choices))
         grids = _without(drawn, set(unchosen))
         if unchosen and not (pairs and grids):
-            raise PlanError(missing[-1])
+            raise UnpreparedError(missing[-1])
         drawn = replace(drawn, values={**drawn.values, "grid": grids})
     plan = parse(_table(drawn, there, pairs), choices)
     defences = {

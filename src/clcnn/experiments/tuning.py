@@ -9,7 +9,7 @@ from clcnn.evaluation.choice import Choice
 from clcnn.evaluation.confirm import confirm
 from clcnn.evaluation.runner import Silent, Watch
 from clcnn.evaluation.store import Store
-from clcnn.evaluation.tables import PlanError
+from clcnn.evaluation.tables import PlanError, UnpreparedError
 from clcnn.evaluation.tune import tune
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments.choices import Task, asked, differs, is_confirmed, tasks
@@ -41,8 +41,11 @@ def run(
     for sentence in missing:
         watch.say(sentence)
     if not found:
-        nothing = f"{', '.join(names)} have no settings to choose; expected others of the plans."
-        raise PlanError(" ".join(missing) or nothing)
+        if missing:
+            raise UnpreparedError(" ".join(missing))
+        raise PlanError(
+            f"{', '.join(names)} have no settings to choose; expected others of the plans."
+        )
     for task in found:
         wanted = asked(task, most, whole)
         made: Choice | None = None
