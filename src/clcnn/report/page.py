@@ -245,7 +245,9 @@ def _shortfalls(found: Sequence[Shortfall], ahead: int, notes: Sequence[Note]) -
         Heading(2, "Where ours falls short of the paper", "shortfalls"),
         Paragraph(
             "Complete cells whose 95 % interval lies below the paper's figure. Attacked networks "
-            "without control are left out, as a lower figure there is a stronger attack.",
+            "without control are left out, as a lower figure there is a stronger attack. 'Without "
+            "control' is the same difference before anything defends: what the network and the "
+            "attack account for by themselves.",
             "muted",
         ),
     ]
@@ -289,6 +291,8 @@ def _weaker(found: Sequence[Shortfall]) -> list[Block]:
 
 def _shortfall_table(group: Sequence[Shortfall], what: str) -> TableBlock:
     rows = []
+    plain = any(short.plain is not None for short in group)
+    names = ["ours", "paper", "difference", *(["without control"] if plain else [])]
     for short in group:
         signed = short.cell.table == "table3"
         ours = words.points(short.ours) if signed else f"{short.ours:.1f}"
@@ -300,12 +304,16 @@ def _shortfall_table(group: Sequence[Shortfall], what: str) -> TableBlock:
         if short.cell.note:
             printed.append(Span(f"⚠ {short.cell.note}", "remark"))
         lacking = Span(words.points(short.ours - short.cell.value), "interval")
+        cells = [spans, printed, [lacking]]
+        if plain:
+            before = "–" if short.plain is None else words.points(short.plain)
+            cells.append([Span(before, "interval")])
         heads = (f"{short.experiment}, {short.network}", words.defence(short.defence), attack)
-        rows.append(Row(heads, [spans, printed, [lacking]]))
+        rows.append(Row(heads, cells))
     return TableBlock(
         caption=f"{words.several(len(rows), 'cell')} {what}",
         corner=("table and network", "defence", "attack"),
-        columns=[Column("ours"), Column("paper"), Column("difference")],
+        columns=[Column(name) for name in names],
         rows=rows,
     )
 
