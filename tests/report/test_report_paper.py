@@ -161,6 +161,16 @@ def test_notes_explain_shortfalls_with_stored_figures(short: Path, tmp_path: Pat
     text = page.text.replace("\u202f", " ")
     assert f"Too few pixels: {100 * right / n:.1f} % (" in text
     assert "Measured by clcnn evaluate plan.toml." in text
+    theirs = "Theirs: {paper / table1 / resnet20-cifar10 / linear / pgd / 8}, "
+    theirs += "{paper / table3 / resnet20-cifar10 / linear-reactive / none / 0}."
+    path.write_text(NOTE.replace("Too few pixels: ", f"Too few pixels: {theirs} "))
+    told = (
+        Page(to_html(make_report([short], notes=path, pictures=0)))
+        .text.replace("\u202f", " ")
+        .replace("\u00a0", " ")
+    )
+    assert "Theirs: 11 %, −3.0 points." in told
+    path.write_text(NOTE)
     drop(short, "plan = 'table1' AND defence = 'linear' AND attack = 'none'", "= 2")
     part = make_report([short], notes=path, pictures=0)
     assert any("n = 16 of 20 so far)" in b.text for b in part.blocks if isinstance(b, Paragraph))
@@ -176,6 +186,7 @@ def test_notes_explain_shortfalls_with_stored_figures(short: Path, tmp_path: Pat
     [
         (("table1 / tiny", "table9 / tiny"), "expected a measured cell of one of the stores"),
         (("{table1 / tiny / linear", "{linear"), "expected a cell: {plan / network"),
+        (("{table1 / tiny", "{paper / table1"), "expected a figure that the paper prints"),
         (('command = "clcnn evaluate plan.toml"', ""), "command: found nothing"),
         (("attack =", "atack ="), "Did you mean 'attack'"),
         (("[[why]]", "[[wy]]"), "Did you mean 'why'"),

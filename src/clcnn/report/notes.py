@@ -11,7 +11,8 @@
 
 A cell in braces (plan / network / defence / attack / eps / threat) becomes its accuracy with its
 interval, so that no figure is typed: a cell that the stores do not have is an error, and one that
-is not complete says so.
+is not complete says so. The paper's own figures are named in the same way, with the table in the
+place of the network's plan: {paper / table1 / resnet20-cifar10 / linear / pgd / 2}.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from clcnn.evaluation.results import Result
 from clcnn.evaluation.tables import PlanError, Table, read
+from clcnn.experiments import paper
 from clcnn.experiments.run import form_of
 from clcnn.report import words
 from clcnn.report.against import Shortfall
@@ -30,6 +32,7 @@ from clcnn.report.blocks import ReportError
 from clcnn.report.gather import Experiment
 
 _CELL = re.compile(r"\{([^{}]*)\}")
+_PAPER = "paper"
 _PARTS = "plan / network / defence / attack / eps / threat"
 
 
@@ -87,6 +90,8 @@ def _filled(text: str, table: Table, experiments: Sequence[Experiment]) -> str:
         parts = [part.strip() for part in match[1].split("/")]
         if len(parts) != 6:
             raise table.error("text", f"{{{match[1]}}}", f"a cell: {{{_PARTS}}}")
+        if parts[0] == _PAPER:
+            return _printed(match[0], parts[1:], table)
         result = _find(parts, experiments)
         if result is None:
             raise table.error("text", f"{{{match[1]}}}", "a measured cell of one of the stores")
@@ -98,6 +103,16 @@ def _filled(text: str, table: Table, experiments: Sequence[Experiment]) -> str:
         )
 
     return _CELL.sub(figure, text)
+
+
+def _printed(given: str, parts: Sequence[str], table: Table) -> str:
+    """The paper's figure at (table, network, defence, attack, eps)."""
+    cells = paper.CELLS.values()
+    found = next((c for c in cells if [*c.key[:4], f"{c.eps:g}"] == [*parts]), None)
+    if found is None:
+        raise table.error("text", given, "a figure that the paper prints")
+    signed = paper.TABLES[found.table].differences
+    return f"{words.points(found.value)} points" if signed else f"{found.value:.0f} %"
 
 
 def _find(parts: Sequence[str], experiments: Sequence[Experiment]) -> Result | None:
