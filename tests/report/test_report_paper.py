@@ -162,14 +162,10 @@ def test_notes_explain_shortfalls_with_stored_figures(short: Path, tmp_path: Pat
     assert f"Too few pixels: {100 * right / n:.1f} % (" in text
     assert "Measured by clcnn evaluate plan.toml." in text
     theirs = "Theirs: {paper / table1 / resnet20-cifar10 / linear / pgd / 8}, "
-    theirs += "{paper / table3 / resnet20-cifar10 / linear-reactive / none / 0}."
+    theirs += "{paper / table3 / resnet20-cifar10 / linear-reactive / none / 0}. 1\u202f000  in"
     path.write_text(NOTE.replace("Too few pixels: ", f"Too few pixels: {theirs} "))
-    told = (
-        Page(to_html(make_report([short], notes=path, pictures=0)))
-        .text.replace("\u202f", " ")
-        .replace("\u00a0", " ")
-    )
-    assert "Theirs: 11 %, −3.0 points." in told
+    told = Page(to_html(make_report([short], notes=path, pictures=0))).text
+    assert "Theirs: 11\u202f%, −3.0 points. 1\u202f000 in" in told, "gaps that no line breaks at"
     path.write_text(NOTE)
     drop(short, "plan = 'table1' AND defence = 'linear' AND attack = 'none'", "= 2")
     part = make_report([short], notes=path, pictures=0)

@@ -82,7 +82,8 @@ def _note(table: Table, experiments: Sequence[Experiment]) -> Note:
     command = table.text("command")
     text = _filled(table.text("text"), table, experiments)
     table.end()
-    return Note(" ".join(text.split()), command, where)
+    # Not str.split(), which would break the numbers at their thin gaps.
+    return Note(re.sub(r"[ \t\r\n]+", " ", text).strip(), command, where)
 
 
 def _filled(text: str, table: Table, experiments: Sequence[Experiment]) -> str:

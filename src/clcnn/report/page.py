@@ -303,11 +303,11 @@ def _shortfall_table(group: Sequence[Shortfall], what: str) -> TableBlock:
         printed = [Span(f"{short.cell.value:+.0f}" if signed else f"{short.cell.value:.0f}")]
         if short.cell.note:
             printed.append(Span(f"⚠ {short.cell.note}", "remark"))
-        lacking = Span(words.points(short.ours - short.cell.value), "interval")
+        lacking = Span(words.points(short.ours - short.cell.value), "muted")
         cells = [spans, printed, [lacking]]
         if plain:
             before = "–" if short.plain is None else words.points(short.plain)
-            cells.append([Span(before, "interval")])
+            cells.append([Span(before, "muted")])
         heads = (f"{short.experiment}, {short.network}", words.defence(short.defence), attack)
         rows.append(Row(heads, cells))
     return TableBlock(
