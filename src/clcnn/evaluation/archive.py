@@ -91,13 +91,16 @@ def _leave_out(store: Path, connection: sqlite3.Connection, plans: Sequence[str]
 
 
 def _refuse_incomplete(store: Path, connection: sqlite3.Connection) -> None:
-    (left,) = connection.execute(
-        f"SELECT count(DISTINCT cell) FROM chunks WHERE NOT done AND cell IN ({_LISTED})"
-    ).fetchone()
+    left = connection.execute(
+        "SELECT plan, count(DISTINCT cell) FROM entries JOIN chunks USING (cell) "
+        "WHERE NOT done GROUP BY plan"
+    ).fetchall()
     if left:
         raise StoreError(
-            f"{store} has {left} cells that its plans list and that are not complete; expected "
-            "none before older results are left behind. Let the runs end, or pack all of it."
+            f"{store} has cells that are not complete, of the plans "
+            f"{', '.join(f'{plan!r} ({count})' for plan, count in left)}; expected none before "
+            "older results are left behind. Let the runs end, leave these plans out (--without), "
+            "or pack all of it."
         )
 
 
