@@ -11,8 +11,8 @@
 
 A cell in braces (plan / network / defence / attack / eps / threat) becomes its accuracy with its
 interval, so that no figure is typed: a cell that the stores do not have is an error, and one that
-is not complete says so. The paper's own figures are named in the same way, with the table in the
-place of the network's plan: {paper / table1 / resnet20-cifar10 / linear / pgd / 2}.
+is not complete says so. The paper's own figures go by their table, and have no threat:
+{paper / table1 / resnet20-cifar10 / linear / pgd / 2}.
 """
 
 from __future__ import annotations
