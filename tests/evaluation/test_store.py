@@ -238,3 +238,27 @@ def test_two_processes_that_open_a_new_file_at_once_wait_for_each_other(
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         schema._write_ahead(for_ever)  # type: ignore[arg-type]
     assert for_ever.asked > 1
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_tables_that_another_process_makes_while_a_file_is_checked_are_no_foreign_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    path = tmp_path / "r.sqlite"
+    with sqlite3.connect(path) as connection:  # as far as another process may have come
+        connection.execute("PRAGMA journal_mode = WAL")
+    read, asked = schema._number, 0
+
+    def overtaken(connection: sqlite3.Connection, pragma: str) -> int:
+        nonlocal asked
+        number = read(connection, pragma)
+        asked += 1
+        if asked == reads:
+            schema.connect(path).close()
+        return number
+
+    monkeypatch.setattr(schema, "_number", overtaken)
+    schema.check_file(path)
+    assert asked > reads  # the other one has been there
+    with Store(path) as store:
+        assert register(store, "a") == [1]

@@ -158,6 +158,8 @@ def check_file(path: Path) -> None:
 
 
 def _check(path: Path, connection: sqlite3.Connection) -> None:
+    # One transaction: another process may make the tables between two of these reads.
+    connection.execute("BEGIN")
     application, schema = (_number(connection, p) for p in ("application_id", "user_version"))
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application == 0 and schema == 0 and tables == 0:
