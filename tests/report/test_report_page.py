@@ -241,6 +241,27 @@ def test_what_control_changes_is_counted_on_the_same_images(tmp_path: Path) -> N
     ]
 
 
+def test_habits_stand_beside_our_own_settings_on_the_same_images(tmp_path: Path) -> None:
+    store = tmp_path / "s.sqlite"
+    habits = text("table3").replace('name = "table3"', 'name = "literal"')
+    run(plan(habits, tmp_path), store, workshop=workshop())
+    (experiment,) = gather([store])
+    (details,) = gain_blocks(experiment)
+    assert isinstance(details, Details)
+    assert details.summary == "What each changes beside CLC-NN, linear, on the same images"
+    (table,) = details.blocks
+    assert isinstance(table, TableBlock)
+    assert [row.heads for row in table.rows] == [("resnet20-cifar10", "reactive", "8")]
+    rows = read(
+        store,
+        "SELECT a.correct - b.correct FROM samples AS a JOIN samples AS b USING (sample) "
+        "WHERE a.cell = (SELECT cell FROM entries WHERE defence = 'reactive' AND attack = 'fgsm') "
+        "AND b.cell = (SELECT cell FROM entries WHERE defence = 'linear' AND attack = 'fgsm')",
+    )
+    change_in_points = 100 * statistics.fmean(int(str(row[0])) for row in rows)
+    assert table.rows[0].cells[1][0].text == words.points(change_in_points)
+
+
 def test_a_plan_of_ones_own_stands_beside_no_figure_of_the_papers(tmp_path: Path) -> None:
     mine = plan(text("table1").replace('name = "table1"', 'name = "mine"'), tmp_path)
     run(mine, tmp_path / "s.sqlite", workshop=workshop())

@@ -177,9 +177,42 @@ def test_notes_explain_shortfalls_with_stored_figures(short: Path, tmp_path: Pat
     assert "A note explains no cell: experiment = table4, attack = pgd or fgsm or none" in page.text
 
 
+def test_a_line_may_end_within_a_name(short: Path, tmp_path: Path) -> None:
+    grid = "tune tiny linear heldout 0c7b68"
+    change(
+        short,
+        f"INSERT INTO entries SELECT '{grid}', place, network, 'lr 0.1, 5 iterations', attack, "
+        "eps, threat, cell FROM entries WHERE plan = 'table1' AND defence = 'linear'",
+    )
+    cell = "{tune tiny\n  linear heldout 0c7b68 / tiny / lr 0.1,\n5 iterations / none / 0 / none}"
+    path = tmp_path / "notes.toml"
+    path.write_text(NOTE.replace('"Too few', '"""Too few').replace('}."', f'}} or {cell}."""'))
+    text = Page(to_html(make_report([short], notes=path, pictures=0))).text
+    one, other = text.partition("Too few pixels: ")[2].split(" or ")[:2]
+    assert other.startswith(one)
+    assert "\u202f% (" in one
+
+
+def test_notes_name_differences_on_the_same_images(short: Path, tmp_path: Path) -> None:
+    path = tmp_path / "notes.toml"
+    path.write_text(NOTE.replace("/ linear /", "/ linear minus none /"))
+    told = Page(to_html(make_report([short], notes=path, pictures=0))).text
+    ((n, gained),) = read(
+        short,
+        "SELECT count(*), sum(a.correct - b.correct) FROM samples a JOIN samples b USING (sample) "
+        "JOIN entries ours ON ours.cell = a.cell JOIN entries theirs ON theirs.cell = b.cell "
+        "WHERE ours.plan = 'table1' AND ours.defence = 'linear' AND ours.attack = 'none' "
+        "AND theirs.plan = 'table1' AND theirs.defence = 'none' AND theirs.attack = 'none'",
+    )
+    points = f"{100 * gained / n:+.1f}".replace("-", "−")
+    assert f"Too few pixels: {points} points (" in told
+    assert f"n = {n})" in told.partition("Too few pixels")[2][:90].replace("\u202f", " ")
+
+
 @pytest.mark.parametrize(
     ("swapped", "words"),
     [
+        (("/ linear /", "/ linear minus reactive /"), "a difference that the page has"),
         (("table1 / tiny", "table9 / tiny"), "expected a measured cell of one of the stores"),
         (("{table1 / tiny / linear", "{linear"), "expected a cell: {plan / network"),
         (("{table1 / tiny", "{paper / table1"), "expected a figure that the paper prints"),

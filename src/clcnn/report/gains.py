@@ -1,7 +1,8 @@
-"""What control changes on the same images: each defence beside no control, sample by sample.
+"""What control changes on the same images: each defence beside another, sample by sample.
 
-Cells without control often have more images than the others, so that two figures of one column may
-be of different images: their difference is not what control changes, and this is.
+The other is no control, in most experiments (`clcnn.report.gather.GAINS`). Its cells often have
+more images, so that two figures of one column may be of different images: their difference is not
+what control changes, and this is.
 """
 
 from __future__ import annotations
@@ -11,15 +12,21 @@ from collections.abc import Sequence
 from clcnn.report import words
 from clcnn.report.blocks import Block, Column, Details, Row, Span, TableBlock
 from clcnn.report.cells import UNPLANNED, Footnotes, difference_spans, usual_of
-from clcnn.report.gather import Experiment
+from clcnn.report.gather import GAINS, Experiment
 
 _CLEAN = "none"
 
 
 def gain_blocks(experiment: Experiment) -> list[Block]:
-    """Points of accuracy gained by control, with intervals; clean images first."""
+    """Points of accuracy gained by each defence, with intervals; clean images first."""
     if not experiment.gains:
         return []
+    base = GAINS[experiment.name]
+    what = "Accuracy under control minus accuracy without"
+    title = "What control changes, on the same images"
+    if base != "none":
+        what = f"Accuracy minus that of {words.defence(base)}"
+        title = f"What each changes beside {words.defence(base)}, on the same images"
     usual = usual_of(pair.n for pair in experiment.gains.values())
     found = [r for r in experiment.results if r.cell in experiment.gains]
     across = list(dict.fromkeys((r.attack, r.threat) for r in found if r.attack != _CLEAN))
@@ -43,8 +50,8 @@ def gain_blocks(experiment: Experiment) -> list[Block]:
             rows.append(Row((weights, words.defence(defence), words.level(eps)), cells))
     both = len({threat for _, threat in across}) > 1
     table = TableBlock(
-        caption="Accuracy under control minus accuracy without, in points, on the images that both "
-        f"have met, with 95 % intervals (Tango, paired); {usual.words}",
+        caption=f"{what}, in points, on the images that both have met, with 95 % intervals "
+        f"(Tango, paired); {usual.words}",
         corner=("network", "defence", "ε/255"),
         columns=[
             Column(words.attack(_CLEAN)),
@@ -55,4 +62,4 @@ def gain_blocks(experiment: Experiment) -> list[Block]:
         ],
         rows=rows,
     )
-    return [Details("What control changes, on the same images", [table])]
+    return [Details(title, [table])]

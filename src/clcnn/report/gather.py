@@ -31,8 +31,11 @@ from clcnn.statistics import Paired
 TUNING = "tune "
 """How the names of plans begin that `clcnn tune` makes."""
 
-GAINS = ("table1", "table2", "table4", "table5", "adaptive", "fashion")
-"""Experiments that show what control changes on the same images."""
+GAINS = {
+    **dict.fromkeys(("table1", "table2", "table4", "table5", "adaptive", "fashion"), "none"),
+    "literal": "linear",
+}
+"""Experiments that show what a defence changes on the same images, and beside which other."""
 
 Place = tuple[str, str, float, str]
 """Network, attack, eps, threat."""
@@ -82,7 +85,7 @@ class Experiment:
     """What its store is called beside the others: its name, or its place."""
     differences: Mapping[Place, Paired] = field(default_factory=dict)
     gains: Mapping[int, Paired] = field(default_factory=dict)
-    """By the cell of a defence: its accuracy minus that without control, on the same images."""
+    """By the cell of a defence: its accuracy minus that of `GAINS`' on the same images."""
     residuals: Mapping[int, Residuals] = field(default_factory=dict)
     averages: Sequence[Average] = ()
 
@@ -281,17 +284,16 @@ def _gains(store: Store, name: str, found: Sequence[Result]) -> dict[int, Paired
     if name not in GAINS:
         return {}
     measured = [r for r in found if r.n]
-    uncontrolled = {
-        (r.network, r.attack, r.eps, r.threat): r for r in measured if r.defence == "none"
-    }
+    base = {(r.network, r.attack, r.eps, r.threat): r for r in measured if r.defence == GAINS[name]}
     gains: dict[int, Paired] = {}
     for result in measured:
         place = (result.network, result.attack, result.eps, result.threat)
-        plain = uncontrolled.get(place)
-        if result.defence == "none" or plain is None:
+        other = base.get(place)
+        # Without control a figure says how strong the attack is, and is no defence's gain.
+        if result.defence in (GAINS[name], "none") or other is None:
             continue
         try:
-            gains[result.cell] = compare(store, result, plain)
+            gains[result.cell] = compare(store, result, other)
         except NoCommonSampleError:
             continue  # the cell is shown as incomplete
     return gains

@@ -12,7 +12,9 @@
 A cell in braces (plan / network / defence / attack / eps / threat) becomes its accuracy with its
 interval, so that no figure is typed: a cell that the stores do not have is an error, and one that
 is not complete says so. The paper's own figures go by their table, and have no threat:
-{paper / table1 / resnet20-cifar10 / linear / pgd / 2}.
+{paper / table1 / resnet20-cifar10 / linear / pgd / 2}. With "A minus B" for a defence it is points
+on the same images, where the page has these (`clcnn.report.gather.GAINS`):
+{literal / resnet20-cifar10 / literal-rank minus linear / pgd / 4 / oblivious}.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ from clcnn.experiments.run import form_of
 from clcnn.report import words
 from clcnn.report.against import Shortfall
 from clcnn.report.blocks import ReportError
-from clcnn.report.gather import Experiment
+from clcnn.report.gather import GAINS, Experiment
 
 _CELL = re.compile(r"\{([^{}]*)\}")
 _PAPER = "paper"
+_MINUS = " minus "
 _PARTS = "plan / network / defence / attack / eps / threat"
 
 
@@ -88,22 +91,35 @@ def _note(table: Table, experiments: Sequence[Experiment]) -> Note:
 
 def _filled(text: str, table: Table, experiments: Sequence[Experiment]) -> str:
     def figure(match: re.Match[str]) -> str:
-        parts = [part.strip() for part in match[1].split("/")]
+        parts = [" ".join(part.split()) for part in match[1].split("/")]  # a line may end within
         if len(parts) != 6:
             raise table.error("text", f"{{{match[1]}}}", f"a cell: {{{_PARTS}}}")
         if parts[0] == _PAPER:
             return _printed(match[0], parts[1:], table)
-        result = _find(parts, experiments)
-        if result is None:
+        first, minus, second = parts[2].partition(_MINUS)
+        found = _find([*parts[:2], first, *parts[3:]], experiments)
+        if found is None:
             raise table.error("text", f"{{{match[1]}}}", "a measured cell of one of the stores")
-        low, high = 100 * result.low, 100 * result.high
-        wanted = "" if result.is_complete else f" of {words.count(result.wanted)} so far"
-        return (
-            f"{words.percent(result.accuracy)} % ({words.interval(low, high)}, "
-            f"n = {words.count(result.n)}{wanted})"
-        )
+        return _gained(match[0], *found, second, table) if minus else _accuracy(found[1])
 
     return _CELL.sub(figure, text)
+
+
+def _accuracy(result: Result) -> str:
+    wanted = "" if result.is_complete else f" of {words.count(result.wanted)} so far"
+    interval = words.interval(100 * result.low, 100 * result.high)
+    return f"{words.percent(result.accuracy)} % ({interval}, n = {words.count(result.n)}{wanted})"
+
+
+def _gained(given: str, experiment: Experiment, result: Result, other: str, table: Table) -> str:
+    """Points of accuracy that a defence has more than ``other`` on the same images."""
+    pair = experiment.gains.get(result.cell)
+    if pair is None or GAINS[experiment.name] != other:
+        raise table.error("text", given, "a difference that the page has")
+    interval = words.interval(100 * pair.low, 100 * pair.high, signed=True)
+    so_far = "" if result.is_complete else " so far"
+    points = words.points(100 * pair.difference)
+    return f"{points} points ({interval}, n = {words.count(pair.n)}{so_far})"
 
 
 def _printed(given: str, parts: Sequence[str], table: Table) -> str:
@@ -116,7 +132,9 @@ def _printed(given: str, parts: Sequence[str], table: Table) -> str:
     return f"{words.points(found.value)} points" if signed else f"{found.value:.0f} %"
 
 
-def _find(parts: Sequence[str], experiments: Sequence[Experiment]) -> Result | None:
+def _find(
+    parts: Sequence[str], experiments: Sequence[Experiment]
+) -> tuple[Experiment, Result] | None:
     plan, network, defence, attack, eps, threat = parts
     for experiment in experiments:
         for result in experiment.results:
@@ -124,5 +142,5 @@ def _find(parts: Sequence[str], experiments: Sequence[Experiment]) -> Result | N
             key = (result.defence, result.attack, f"{result.eps:g}", result.threat)
             here = experiment.plan == plan and network in names
             if here and result.n and key == (defence, attack, eps, threat):
-                return result
+                return experiment, result
     return None
