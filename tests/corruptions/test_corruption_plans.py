@@ -23,8 +23,9 @@ from clcnn.experiments.run import Request
 from clcnn.experiments.run import run as run_experiment
 from clcnn.report.curves import accuracy_figure
 from clcnn.report.gather import gather, name_of
-from clcnn.report.layout import Pool, tables
+from clcnn.report.layout import tables
 from clcnn.report.pictures import picture_blocks
+from clcnn.report.pool import Pool
 from clcnn.report.trade import trade_offs
 
 PLAN = (

@@ -29,7 +29,7 @@ from clcnn.report import (
 from clcnn.report.blocks import Details, Figure, Heading, Panel, Paragraph, TableBlock
 from clcnn.report.gains import gain_blocks
 from clcnn.report.gather import gather
-from clcnn.report.layout import Pool
+from clcnn.report.pool import Pool
 from clcnn.report.svg import standalone
 
 
@@ -123,6 +123,54 @@ def test_other_settings_are_never_set_side_by_side(tmp_path: Path) -> None:
     }
     assert beside["none"] is not None
     assert beside["linear"] is None
+
+
+WORST = """
+[attacks.worst]
+kind = "worst"
+of = ["fgsm", "pgd"]
+
+[[grid]]
+defences = ["none", "linear"]
+attacks = ["worst"]
+eps = [8]
+threats = ["oblivious", "adaptive"]
+n = 10
+"""
+
+
+def test_a_table_shows_what_the_worst_case_leaves_of_its_defences(tmp_path: Path) -> None:
+    store = fill(tmp_path / "s.sqlite", "table1")
+    run(plan(f'name = "adaptive"\n{BASE}{WORST}', tmp_path), store, workshop=workshop())
+    html = Page(to_html(make_report([store], pictures=0)))
+    assert html.tables[0][1] == ["oblivious", "adaptive"]
+    assert html.tables[0][0][-1] == "Worst case"
+    eight = next(k for k, row in enumerate(html.tables[0]) if row[0] == "8")
+    for place, threat in ((-2, "oblivious"), (-1, "adaptive")):
+        ((accuracy, n),) = read(
+            store,
+            "SELECT 100.0 * avg(correct), count(*) FROM samples JOIN entries USING (cell) WHERE "
+            "plan = 'adaptive' AND defence = 'linear' AND attack = 'worst' AND threat = ?",
+            threat,
+        )
+        assert n == 10
+        assert html.tables[0][eight + 1][place].startswith(f"{accuracy:.1f}")
+        assert html.tables[0][eight + 1][place].endswith("n = 10")
+    assert "Only oblivious attacks" not in html.text.partition("Open: the paper")[0]
+
+
+def test_the_worst_case_of_other_settings_stands_in_no_table(tmp_path: Path) -> None:
+    store = fill(tmp_path / "s.sqlite", "table1")
+    other = BASE.replace("lr = 0.05", "lr = 0.06")
+    run(plan(f'name = "adaptive"\n{other}{WORST}', tmp_path), store, workshop=workshop())
+    table1, adaptive = sorted(gather([store]), key=lambda e: e.name == "adaptive")
+    pool = Pool([table1, adaptive])
+    network = table1.results[0].network
+    assert pool.worst(table1, network, "none", 8.0, "adaptive") is not None
+    assert pool.worst(table1, network, "linear", 8.0, "adaptive") is None
+    html = Page(to_html(make_report([store], pictures=0)))
+    assert "Worst case" not in html.tables[0][0]
+    assert "Only oblivious attacks" in html.text.partition("Open: the paper")[0]
 
 
 def test_paper_rows_that_no_plan_has_are_shown(page: Page) -> None:

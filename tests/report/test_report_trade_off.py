@@ -14,7 +14,7 @@ from clcnn.report import Document
 from clcnn.report.costs import costs
 from clcnn.report.curves import accuracy_figure
 from clcnn.report.gather import Experiment, gather
-from clcnn.report.layout import Pool
+from clcnn.report.pool import Pool
 from clcnn.report.svg import tint
 from clcnn.report.trade import trade_offs
 

@@ -8,7 +8,7 @@ from clcnn.evaluation.results import Result
 from clcnn.report import words
 from clcnn.report.blocks import Figure, Key, Panel
 from clcnn.report.gather import Experiment
-from clcnn.report.layout import NONE, Pool
+from clcnn.report.pool import NONE, Pool
 from clcnn.report.svg import Plot, tint
 
 _SHARES = [(0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100")]

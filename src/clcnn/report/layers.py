@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from clcnn.report import words
 from clcnn.report.blocks import Figure, Key, Panel
 from clcnn.report.gather import Experiment, Residuals
-from clcnn.report.layout import NONE
+from clcnn.report.pool import NONE
 from clcnn.report.svg import Plot, powers, tint
 
 Quartiles = tuple[tuple[float, ...], ...]

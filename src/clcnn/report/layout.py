@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from clcnn.evaluation.results import Result
 from clcnn.experiments import paper
 from clcnn.experiments.run import PAIRS
 from clcnn.report import words
@@ -23,32 +22,8 @@ from clcnn.report.cells import (
     usual_of,
 )
 from clcnn.report.gather import Experiment, Place
+from clcnn.report.pool import NONE, REPEATED, WORST, Pool, at
 from clcnn.statistics import Mean
-
-NONE = "none"
-
-
-class Pool:
-    """Cells of all experiments, so that both threats stand side by side whoever measured them."""
-
-    def __init__(self, experiments: Sequence[Experiment]) -> None:
-        self._cells: dict[tuple[str, str, str, str, float, str], Result] = {}
-        for experiment in experiments:
-            for result in experiment.results:
-                self._cells.setdefault(self._key(experiment, result, result.threat), result)
-
-    def beside(self, experiment: Experiment, like: Result, threat: str) -> Result | None:
-        """The cell that differs from one of ``experiment`` in its threat at most."""
-        own = _at(experiment, like.network, like.defence, like.attack, like.eps, threat)
-        return own or self._cells.get(self._key(experiment, like, threat))
-
-    @staticmethod
-    def _key(
-        experiment: Experiment, result: Result, threat: str
-    ) -> tuple[str, str, str, str, float, str]:
-        subject = experiment.subject(result.network, result.defence, result.attack)
-        place = (experiment.network(result), result.defence, result.attack, result.eps)
-        return (subject, *place, threat)
 
 
 def tables(experiment: Experiment, pool: Pool) -> list[Block]:
@@ -94,15 +69,25 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
             columns += [Column("oblivious", name), Column("adaptive", name)]
         else:
             columns.append(Column(name))
+    worst = experiment.name in REPEATED and any(
+        pool.worst(experiment, r.network, r.defence, r.eps, "adaptive") is not None
+        for r in found
+        if r.defence != NONE
+    )
+    if worst:
+        columns += [Column(threat, words.attack(WORST)) for threat in ("oblivious", "adaptive")]
     marked = False
 
     def cell(network: str, defence: str, attack: str, eps: float, threat: str) -> list[Span]:
         nonlocal marked
         name = next((k for k, v in experiment.weights.items() if v == network), network)
-        result = _at(experiment, name, defence, attack, eps, threat)
+        if worst and attack == WORST:
+            result = pool.worst(experiment, name, defence, eps, threat)
+            return accuracy_spans(result, None, usual, notes)
+        result = at(experiment, name, defence, attack, eps, threat)
         if result is None:
             other = "oblivious" if threat == "adaptive" else "adaptive"
-            like = _at(experiment, name, defence, attack, eps, other)
+            like = at(experiment, name, defence, attack, eps, other)
             result = like and pool.beside(experiment, like, threat)
         printed = None
         if threat != "adaptive":
@@ -123,6 +108,9 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
                     cells.append(cell(network, defence, attack, eps, "oblivious"))
                     if attack in adaptive:
                         cells.append(cell(network, defence, attack, eps, "adaptive"))
+                if worst:
+                    cells.append(cell(network, defence, WORST, eps, "oblivious"))
+                    cells.append(cell(network, defence, WORST, eps, "adaptive"))
                 # A line that neither a plan nor the paper has anything in says nothing.
                 if any(span.role != "muted" for spans in cells for span in spans):
                     rows.append(Row((network, words.level(eps), words.defence(defence)), cells))
@@ -134,7 +122,13 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
             "Corruptions are chance: no one seeks out what the control gets wrong, and no norm "
             "bounds them. In their cells the level is the severity, 1 to 5."
         )
-    if not adaptive and not experiment.is_of_corruptions:
+    if worst:
+        legend.append(
+            "Worst case: of the same defences, from plan adaptive, whose section says what is in "
+            "it. The attacks of the other columns do not know of the control, so their figures are "
+            "no bound on what an attacker can do."
+        )
+    elif not adaptive and not experiment.is_of_corruptions:
         legend.append(
             "Only oblivious attacks are in this table: they do not know of the control, so its "
             "figures are no bound on what an attacker can do."
@@ -231,7 +225,7 @@ def _pairs(experiment: Experiment) -> list[Block]:
 
 def _pair(experiment: Experiment, place: Place, usual: Usual) -> list[Span]:
     network, attack, eps, threat = place
-    parts = [_at(experiment, network, d, attack, eps, threat) for d in PAIRS[experiment.name]]
+    parts = [at(experiment, network, d, attack, eps, threat) for d in PAIRS[experiment.name]]
     if None in parts:
         return [Span(UNPLANNED, "muted")]
     pair, complete = experiment.differences.get(place), experiment.is_complete(place)
@@ -318,16 +312,6 @@ def _in_order(found: Iterable[str], first: Sequence[str]) -> list[str]:
 
 def _first(values: Sequence[float]) -> list[tuple[bool, float]]:
     return [(place == 0, value) for place, value in enumerate(values)]
-
-
-def _at(
-    experiment: Experiment, network: str, defence: str, attack: str, eps: float, threat: str
-) -> Result | None:
-    key = (network, defence, attack, eps, threat)
-    for result in experiment.results:
-        if (result.network, result.defence, result.attack, result.eps, result.threat) == key:
-            return result
-    return None
 
 
 def title(experiment: Experiment) -> str:

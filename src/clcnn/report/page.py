@@ -34,10 +34,11 @@ from clcnn.report.files import file_blocks
 from clcnn.report.gains import gain_blocks
 from clcnn.report.gather import Experiment, Warned, gather, name_of, warned
 from clcnn.report.layers import residual_figures
-from clcnn.report.layout import Pool, tables, title
+from clcnn.report.layout import tables, title
 from clcnn.report.made import made_blocks
 from clcnn.report.notes import Note, read_notes
 from clcnn.report.pictures import picture_blocks
+from clcnn.report.pool import Pool
 from clcnn.report.trade import trade_offs
 from clcnn.report.tuning import choice_blocks, tuning_blocks
 

@@ -22,8 +22,8 @@ from clcnn.evaluation.workshop import Workshop
 from clcnn.report import words
 from clcnn.report.blocks import Block, Paragraph, Picture, Pictures, ReportError
 from clcnn.report.gather import Experiment
-from clcnn.report.layout import NONE
 from clcnn.report.png import to_png
+from clcnn.report.pool import NONE
 
 MAGNIFIED = 10.0
 """How much larger than itself the control is drawn, around grey."""

@@ -11,7 +11,7 @@ from clcnn.report import words
 from clcnn.report.blocks import Figure, Key, Panel
 from clcnn.report.curves import series_of
 from clcnn.report.gather import Experiment
-from clcnn.report.layout import NONE
+from clcnn.report.pool import NONE
 from clcnn.report.svg import Plot, nice
 
 # Plans that go through the values of one setting: dozens of points that are no defences to choose

@@ -23,7 +23,7 @@ from clcnn.report.blocks import (
     TableBlock,
 )
 from clcnn.report.gather import Experiment
-from clcnn.report.layout import NONE
+from clcnn.report.pool import NONE
 from clcnn.report.svg import Plot, nice
 
 _NAME = re.compile(r"(?:energy (?P<energy>\S+), )?lr (?P<lr>\S+), (?P<k>\d+) iterations")
