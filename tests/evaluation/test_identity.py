@@ -19,6 +19,7 @@ from clcnn.evaluation import (
 )
 from clcnn.evaluation.kinds import Kind
 from clcnn.evaluation.runner import Silent
+from clcnn.persistence import fingerprint
 
 
 def keys(text: str, shop: Workshop | None = None) -> dict[tuple[str, str, float, str], str]:
@@ -254,3 +255,14 @@ def test_code_and_constants_of_ones_own_network_are_part_of_the_hash() -> None:
     again = Bent(network())
     again.config = SimpleNamespace(mean=1)  # type: ignore[assignment]
     assert keys_of(again) == found[4], "where an object lies in memory decides nothing"
+
+
+def test_a_densenet_is_measured_with_its_channels_last_and_its_hash_says_so() -> None:
+    given = clcnn.models.load("densenet40-cifar10")
+    text = TEXT.replace('weights = "tiny"', 'weights = "mine"')
+    trained = Workshop(networks={"mine": given}).network(plan(text), "tiny")
+    last, before = trained.module.stem[1].weight, given.stem[1].weight
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    assert before.is_contiguous()  # the caller's own is left as it was
+    assert torch.equal(last, before)
+    assert trained.fingerprint == f"{fingerprint(given)} channels last"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -100,8 +101,10 @@ class Workshop:
             own = type(module) in (ResNet20, DenseNet40)
             known = fingerprint(module) if own else code_and_weights(module)
             if isinstance(module, DenseNet40):
-                # A quarter more images a second; sums are rounded otherwise, so the hash tells.
-                module = module.to(memory_format=torch.channels_last)
+                # Faster (benchmarks/layout.py); sums are rounded otherwise, so the hash tells. A
+                # copy, since the network may be the caller's.
+                module = copy.deepcopy(module)
+                module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
                 known = f"{known} channels last"
             self._networks[key] = Trained(module, known)
         return self._networks[key]
