@@ -20,11 +20,13 @@ from clcnn.report.svg import Plot, number, tint
 class Cost:
     """Multiples of a plain forward over the cells of one network and defence.
 
-    ``only`` names the plans it is from, where another defence has its name.
+    ``subject`` is all that the defence is measured with (`Experiment.subject`); ``only`` names the
+    plans it is from, where another defence has its name.
     """
 
     network: str
     defence: str
+    subject: str
     only: tuple[str, ...]
     multiples: tuple[float, ...]
     samples: int
@@ -58,6 +60,7 @@ def costs(experiments: Sequence[Experiment]) -> list[Cost]:
         Cost(
             network=key[0],
             defence=key[1],
+            subject=key[2],
             only=tuple(plans[key]) if alike[key[:2]] > 1 else (),
             multiples=tuple(r.cost for r in cells.values()),
             samples=sum(r.n for r in cells.values()),

@@ -33,6 +33,7 @@ from clcnn.report.curves import accuracy_figure
 from clcnn.report.files import file_blocks
 from clcnn.report.gains import gain_blocks
 from clcnn.report.gather import Experiment, Warned, gather, name_of, warned
+from clcnn.report.glance import glance_blocks
 from clcnn.report.layers import residual_figures
 from clcnn.report.layout import tables, title
 from clcnn.report.made import made_blocks
@@ -87,6 +88,7 @@ def _document(
         *_summary(experiments, len(tables_of)),
         *_warnings(experiments),
         *_unfinished(experiments),
+        *glance_blocks(measured),
     ]
     files = [(Path(path).stem, file_blocks(Path(path))) for path in tables_of]
     for experiment in measured:

@@ -14,9 +14,10 @@ from clcnn.report.gather import Experiment
 from clcnn.report.pool import NONE
 from clcnn.report.svg import Plot, nice
 
-# Plans that go through the values of one setting: dozens of points that are no defences to choose
-# among. Their own tables show them.
-_SWEEPS = {"strength"}
+SWEEPS = {"strength"}
+"""Plans that go through the values of one setting: dozens of points that are no defences to choose
+among. Their own tables show them."""
+
 _TITLES = {"oblivious": "Attacks that do not know", "adaptive": "Attacks that know (adaptive)"}
 
 _Key = tuple[str, str]  # a defence's name, and all that it is measured with
@@ -44,7 +45,7 @@ class _Half:
 
 def trade_offs(experiments: Sequence[Experiment]) -> list[Figure]:
     """Clean accuracy across, the lowest accuracy at the largest common epsilon up."""
-    compared = [experiment for experiment in experiments if experiment.name not in _SWEEPS]
+    compared = [experiment for experiment in experiments if experiment.name not in SWEEPS]
     networks = dict.fromkeys(e.network(result) for e in compared for result in e.results)
     figures = [_figure(compared, network) for network in networks]
     return [figure for figure in figures if figure is not None]
