@@ -325,7 +325,7 @@ def test_an_experiment_about_differences_begins_with_them(tmp_path: Path) -> Non
     base = base.replace('kind = "reactive"', 'kind = "greedy"')
     store = fill(tmp_path / "r.sqlite", "robust", base=base)
     glance, first, second, *_ = Page(to_html(make_report([store], pictures=0))).tables
-    assert glance[0][:2] == ["defence", "plain forwards"]
+    assert glance[0][-1] == "plain forwards"
     assert first[:2] == [["ε/255", "Clean", "FGSM"], ["oblivious", "adaptive"]]
     right: dict[tuple[object, object, object], dict[object, int]] = {}
     for defence, eps, threat, sample, correct in read(

@@ -50,21 +50,21 @@ def glance_blocks(experiments: Sequence[Experiment]) -> list[Block]:
         Row(
             (line.network, words.defence(line.defence)),
             [
-                _price(prices.get(key)),
                 accuracy_spans(line.clean, None, usual, Footnotes()),
                 *(spans for eps in epsilons for spans in _spans(line.pairs.get(eps), usual)),
+                _price(prices.get(key)),
             ],
         )
         for key, line in ordered
     ]
     table = TableBlock(
-        caption="What a defence costs, and the accuracy in % that it keeps, with 95 % intervals; "
+        caption="The accuracy in % that a defence keeps, with 95 % intervals, and what it costs; "
         f"{usual.words}. Defences that both kinds of attacker have met.",
         corner=("network", "defence"),
         columns=[
-            Column("plain forwards"),
             Column(words.attack(NONE)),
             *(Column(threat, f"ε = {eps:g}") for eps in epsilons for threat in _THREATS),
+            Column("plain forwards"),
         ],
         rows=rows,
         legend=[
