@@ -47,7 +47,7 @@ def tune(
     confirm: Annotated[
         int,
         typer.Option(
-            help="Clean images that the choice must stand, or the next best is taken; 0: none.",
+            help="Clean images that the choice must stand, or the next one is tried; 0: none.",
             min=0,
         ),
     ] = 0,

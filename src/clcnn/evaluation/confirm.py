@@ -1,8 +1,8 @@
 """Hold a choice to its promise: so little clean accuracy lost on more images than the grid had.
 
 A grid has few images, since each of its points meets all perturbations; the highest of many noisy
-points is too high. Its candidates, best first, are measured on more clean images, until one keeps
-what was asked for.
+points is too high. Its candidates, each the choice (`best`) among the points that are left, are
+measured on more clean images, until one keeps what was asked for.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def confirm(
 ) -> Choice:
     """The first candidate with plain accuracy - accuracy <= ``grid.most_lost`` on n clean images.
 
-    The next candidate is the best of the points that are left (`best`); a longer run of settings
-    that failed is none. If all fail, the one that lost least on the n images is taken, and is
-    called not feasible. ``defence`` is what the settings are put into, in place of the choice's
+    The next candidate is the choice (`best`) among the points that are left; a longer run of
+    settings that failed is none. If all fail, the one that lost least on the n images is taken, and
+    is called not feasible. ``defence`` is what the settings are put into, in place of the choice's
     own: one that is solved faster, say. Resumable as `run` is.
     """
     if n <= choice.n:

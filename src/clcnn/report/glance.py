@@ -1,4 +1,4 @@
-"""The whole at a glance: what each defence costs, and what either kind of attacker leaves of it."""
+"""The whole at a glance: what either kind of attacker leaves of each defence, and what it costs."""
 
 from __future__ import annotations
 
@@ -16,87 +16,110 @@ from clcnn.report.pool import NONE, at
 from clcnn.report.trade import SWEEPS
 
 _THREATS = ("oblivious", "adaptive")
+_MOST = 4
+"""So many epsilons have columns."""
+
 _APART = SWEEPS | {"literal"}
 """Experiments about a setting or about the published code: no defences to choose among."""
+
+_Pair = tuple[Result, Result]
+"""The cells of one attack on the same images, oblivious and adaptive."""
 
 
 @dataclass
 class _Line:
-    """One defence of one network: its clean cell, and by epsilon what both threats leave of it."""
+    """One defence of one network in one experiment, and by epsilon what both threats leave."""
 
     network: str
+    plan: str
     defence: str
+    subject: str
     clean: Result | None = None
-    pairs: dict[float, tuple[Result, Result]] = field(default_factory=dict)
-    """The cells of one attack on the same images, oblivious and adaptive."""
+    pairs: dict[float, _Pair] = field(default_factory=dict)
 
 
 def glance_blocks(experiments: Sequence[Experiment]) -> list[Block]:
-    """One line a defence that both kinds of attacker have met, and its network without it."""
-    lines = _lines([e for e in experiments if e.name not in _APART])
-    lines = {key: line for key, line in lines.items() if line.clean and line.pairs}
-    controlled = [line for line in lines.values() if line.defence != NONE]
+    """One line a defence that both kinds of attacker have met, and its network without it.
+
+    Only lines of one experiment have met the same attacks, so each network has a group for each.
+    """
+    lines = [line for e in experiments if e.name not in _APART for line in _lines(e)]
+    controlled = [line for line in lines if line.defence != NONE]
     if not controlled:
         return []
-    networks = dict.fromkeys(line.network for line in controlled)
-    shown = {key: line for key, line in lines.items() if line.network in networks}
-    epsilons = _epsilons(controlled)
+    groups = dict.fromkeys((line.network, line.plan) for line in controlled)
+    networks = list(dict.fromkeys(network for network, _ in groups))
+    shown = [line for line in lines if (line.network, line.plan) in groups]
+    shown.sort(key=lambda line: networks.index(line.network))
+    epsilons, left = _epsilons(controlled)
+    pairs = [line.pairs[eps] for line in shown for eps in epsilons if eps in line.pairs]
+    usual, attacks = usual_of(pair[1].n for pair in pairs), {pair[1].attack for pair in pairs}
     prices = {(c.network, c.defence, c.subject): c for c in costs(experiments)}
-    usual = usual_of(
-        line.pairs[eps][0].n for line in shown.values() for eps in epsilons if eps in line.pairs
-    )
-    ordered = sorted(shown.items(), key=lambda pair: list(networks).index(pair[1].network))
     rows = [
         Row(
-            (line.network, words.defence(line.defence)),
+            (f"{line.network}: {line.plan}", words.defence(line.defence)),
             [
                 accuracy_spans(line.clean, None, usual, Footnotes()),
-                *(spans for eps in epsilons for spans in _spans(line.pairs.get(eps), usual)),
-                _price(prices.get(key)),
+                *(
+                    spans
+                    for eps in epsilons
+                    for spans in _spans(line.pairs.get(eps), usual, named=len(attacks) > 1)
+                ),
+                _price(prices.get((line.network, line.defence, line.subject))),
             ],
         )
-        for key, line in ordered
+        for line in shown
     ]
+    alike = f" under {words.attack(attacks.pop()).lower()}" if len(attacks) == 1 else ""
     table = TableBlock(
-        caption="The accuracy in % that a defence keeps, with 95 % intervals, and what it costs; "
-        f"{usual.words}. Defences that both kinds of attacker have met.",
-        corner=("network", "defence"),
+        caption=f"The accuracy in % that a defence keeps{alike}, with 95 % intervals, and what it "
+        f"costs; {usual.words}. Defences that both kinds of attacker have met, by experiment.",
+        corner=("network: experiment", "defence"),
         columns=[
             Column(words.attack(NONE)),
             *(Column(threat, f"ε = {eps:g}") for eps in epsilons for threat in _THREATS),
             Column("plain forwards"),
         ],
         rows=rows,
-        legend=[
-            "Oblivious attackers do not know of the control, adaptive ones do. Each pair is of one "
-            "attack on the same images: of those measured for both, the one that leaves least to "
-            "who knows. What single attacks leave is in the sections below."
-        ],
+        legend=_legend(left),
     )
     return [Heading(2, "At a glance", "glance"), table]
 
 
-def _lines(experiments: Sequence[Experiment]) -> dict[tuple[str, str, str], _Line]:
-    """By network, defence and all that it is measured with; whoever measured it."""
-    lines: dict[tuple[str, str, str], _Line] = {}
-    for experiment in experiments:
-        for result in experiment.results:
-            if not result.is_complete:
-                continue
-            network = experiment.network(result)
-            subject = experiment.subject(result.network, result.defence, NONE)
-            key = (network, result.defence, subject)
-            line = lines.setdefault(key, _Line(network, result.defence))
-            if result.attack == NONE and (line.clean is None or line.clean.n < result.n):
-                line.clean = result
-            pair = _pair(experiment, result)
-            known = line.pairs.get(result.eps)
-            if pair is not None and (known is None or _rank(pair) < _rank(known)):
-                line.pairs[result.eps] = pair
-    return lines
+def _legend(left: Sequence[float]) -> list[str]:
+    legend = [
+        "Oblivious attackers do not know of the control, adaptive ones do. The two figures of a "
+        "pair are of one attack on the same images: of those measured for both, the one that "
+        "leaves least to who knows.",
+        "Attacks differ between experiments, whose sections say what they are: compare within "
+        "a group. Where n differs, so do the images.",
+    ]
+    if left:
+        legend.append(f"Also measured, not shown: ε = {words.listed(f'{eps:g}' for eps in left)}.")
+    return legend
 
 
-def _pair(experiment: Experiment, result: Result) -> tuple[Result, Result] | None:
+def _lines(experiment: Experiment) -> list[_Line]:
+    """The defences of an experiment that both threats were measured for."""
+    lines: dict[tuple[str, str], _Line] = {}
+    for result in experiment.results:
+        if not result.is_complete:
+            continue
+        subject = experiment.subject(result.network, result.defence, NONE)
+        line = lines.setdefault(
+            (result.network, result.defence),
+            _Line(experiment.network(result), experiment.plan, result.defence, subject),
+        )
+        if result.attack == NONE and (line.clean is None or line.clean.n < result.n):
+            line.clean = result
+        pair = _pair(experiment, result)
+        known = line.pairs.get(result.eps)
+        if pair is not None and (known is None or pair[1].accuracy < known[1].accuracy):
+            line.pairs[result.eps] = pair
+    return [line for line in lines.values() if line.pairs]
+
+
+def _pair(experiment: Experiment, result: Result) -> _Pair | None:
     """An adaptive cell behind the oblivious one of the same attack and images."""
     if result.threat != "adaptive" or not experiment.is_sought(result):
         return None
@@ -107,24 +130,19 @@ def _pair(experiment: Experiment, result: Result) -> tuple[Result, Result] | Non
     return oblivious, result
 
 
-def _rank(pair: tuple[Result, Result]) -> tuple[float, int]:
-    """The lowest is shown: the least adaptive accuracy, of two alike that of more images."""
-    return pair[1].accuracy, -pair[1].n
-
-
-def _epsilons(lines: Sequence[_Line]) -> list[float]:
-    """Those at which at least half as many defences were attacked as at the commonest."""
+def _epsilons(lines: Sequence[_Line]) -> tuple[list[float], list[float]]:
+    """Those that most defences have met, and the others."""
     counts = Counter(eps for line in lines for eps in line.pairs)
-    most = max(counts.values(), default=0)
-    return sorted(eps for eps, count in counts.items() if 2 * count >= most)
+    kept = sorted(counts, key=lambda eps: (-counts[eps], eps))[:_MOST]
+    return sorted(kept), sorted(set(counts) - set(kept))
 
 
 def _price(cost: Cost | None) -> list[Span]:
     return [Span(UNPLANNED, "muted")] if cost is None else [Span(f"{cost.middle:.3g} ×")]
 
 
-def _spans(pair: tuple[Result, Result] | None, usual: Usual) -> list[list[Span]]:
+def _spans(pair: _Pair | None, usual: Usual, *, named: bool) -> list[list[Span]]:
     if pair is None:
         return [[Span(UNPLANNED, "muted")] for _ in _THREATS]
-    name = Span(words.attack(pair[1].attack), "interval")
-    return [[*accuracy_spans(result, None, usual, Footnotes()), name] for result in pair]
+    name = [Span(words.attack(pair[1].attack), "interval")] if named else []
+    return [[*accuracy_spans(result, None, usual, Footnotes()), *name] for result in pair]

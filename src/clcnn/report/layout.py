@@ -11,7 +11,7 @@ from clcnn.experiments import paper
 from clcnn.experiments.run import PAIRS
 from clcnn.report import words
 from clcnn.report.against import ATTACK_RULE, RULE, printed_at
-from clcnn.report.blocks import Block, Column, Details, Paragraph, Row, Span, TableBlock
+from clcnn.report.blocks import Block, Column, Details, Heading, Paragraph, Row, Span, TableBlock
 from clcnn.report.cells import (
     UNPLANNED,
     Footnotes,
@@ -38,8 +38,24 @@ def tables(experiment: Experiment, pool: Pool) -> list[Block]:
             _accuracies(experiment, table, pool),
         ]
     if table is not None:
-        blocks += _open(table)
+        why = (
+            "CIFAR-100's files are not at hand, so nothing of ours stands beside these figures yet."
+        )
+        networks = [n for n in table.networks if _is_open(table.name, n)]
+        blocks += _printed(table, networks, "Open: the paper's CIFAR-100 rows", why)
     return blocks
+
+
+def unmeasured(table: paper.PaperTable) -> list[Block]:
+    """The section of a table of the paper's that no store has."""
+    command = f"`clcnn experiment {table.name}`"
+    why = f"Nothing of this table is measured yet: {command} does it."
+    number = table.name.removeprefix("table")
+    return [
+        Heading(2, f"Table {number}", table.name),
+        Paragraph(why, "warning"),
+        *_printed(table, table.networks, "The paper's figures", table.caption),
+    ]
 
 
 def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Pool) -> TableBlock:
@@ -90,7 +106,8 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
             like = at(experiment, name, defence, attack, eps, other)
             result = like and pool.beside(experiment, like, threat)
         printed = None
-        if threat != "adaptive":
+        # Beside a plan of ours the paper's figure is for what that plan measures, and no more.
+        if threat != "adaptive" and (table is not None or result is not None):
             printed = printed_at(experiment.name, network, defence, attack, eps)
             marked = marked or printed is not None
         return accuracy_spans(result, printed, usual, notes)
@@ -268,9 +285,10 @@ def _averages(experiment: Experiment) -> list[Block]:
     ]
 
 
-def _open(table: paper.PaperTable) -> list[Block]:
-    """The paper's rows whose data are not at hand."""
-    networks = [n for n in table.networks if _is_open(table.name, n)]
+def _printed(
+    table: paper.PaperTable, networks: Sequence[str], summary: str, why: str
+) -> list[Block]:
+    """The paper's rows that nothing of ours stands beside."""
     if not networks:
         return []
     notes = Footnotes()
@@ -292,8 +310,7 @@ def _open(table: paper.PaperTable) -> list[Block]:
     columns = [Column(words.attack(attack)) for attack in paper.ATTACKS]
     corner = ("network", "ε/255", "defence")
     block = TableBlock(table.caption, corner, columns, rows, notes.lines())
-    why = "CIFAR-100's files are not at hand, so nothing of ours stands beside these figures yet."
-    return [Details("Open: the paper's CIFAR-100 rows", [Paragraph(why, "muted"), block])]
+    return [Details(summary, [Paragraph(why, "muted"), block])]
 
 
 def _networks(experiment: Experiment, table: paper.PaperTable | None) -> list[str]:

@@ -13,6 +13,7 @@ from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments import paper
 from clcnn.report import words
 from clcnn.report.against import Shortfall, shortfalls, unjudged, weaker_attacks
+from clcnn.report.attackers import attacker_blocks
 from clcnn.report.blocks import (
     Block,
     Bullets,
@@ -35,7 +36,7 @@ from clcnn.report.gains import gain_blocks
 from clcnn.report.gather import Experiment, Warned, gather, name_of, warned
 from clcnn.report.glance import glance_blocks
 from clcnn.report.layers import residual_figures
-from clcnn.report.layout import tables, title
+from clcnn.report.layout import tables, title, unmeasured
 from clcnn.report.made import made_blocks
 from clcnn.report.notes import Note, read_notes
 from clcnn.report.pictures import picture_blocks
@@ -94,6 +95,11 @@ def _document(
     for experiment in measured:
         blocks += _section(experiment, pool, several=_is_twice(experiment, measured))
         blocks += [b for name, (_, *rest) in files if name == experiment.plan for b in rest]
+    # Whoever repeats the paper's tables in full wants to know which are missing.
+    full = {e.name for e in measured if not e.sample and not e.ways}
+    if len(full & set(paper.TABLES)) > 1:
+        lacking = [table for name, table in paper.TABLES.items() if name not in full]
+        blocks += [block for table in lacking for block in unmeasured(table)]
     sections = {experiment.plan for experiment in measured}
     blocks += [block for name, whole in files if name not in sections for block in whole]
     if any(experiment.name in paper.TABLES for experiment in measured):
@@ -232,6 +238,7 @@ def _section(experiment: Experiment, pool: Pool, several: bool) -> list[Block]:
     if about := words.ABOUT.get(experiment.name):
         blocks.append(Paragraph(about))
     blocks += tables(experiment, pool)
+    blocks += attacker_blocks(experiment)
     blocks += gain_blocks(experiment)
     for network in dict.fromkeys(r.network for r in experiment.results):
         figure = accuracy_figure(experiment, network, pool)

@@ -123,7 +123,8 @@ def _confirmation_blocks(
     clean, n = plain[NONE].accuracy, plain[NONE].n
     return [
         TableBlock(
-            caption=f"`{experiment.plan}`: the candidates of a grid, best first, on "
+            caption=f"`{experiment.plan}`: the candidates of a grid in the order of trial, each "
+            "the cheapest within one standard error of the best that was left, on "
             f"{words.count(n)} {experiment.split} images without any attack, where the network "
             f"alone has {words.percent(clean)} %. The first that loses no more than the grid "
             "allows is the choice; if none does, the one that loses least",
@@ -222,7 +223,10 @@ def _ring(chosen: Point | None, confirmed: bool) -> str:
     if chosen is None:
         return ""
     if confirmed:
-        return "; ringed: the choice, which is the best that stood on more clean images"
+        return (
+            "; ringed: the choice, the first candidate that stood on more clean images (a "
+            "candidate is the cheapest within one standard error of the best that is left)"
+        )
     if not chosen.feasible:
         return "; ringed: its choice, which loses least, as none keeps enough clean accuracy"
     return "; ringed: its choice, which is the cheapest within one standard error of the best"

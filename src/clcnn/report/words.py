@@ -68,7 +68,13 @@ ABOUT = {
     "adaptive": "Worst case: an image counts as withstood if no attack of the set misleads the "
     "network. Who knows of the control differentiates it straight through and unrolled, "
     "stays within what the embeddings do not notice, and searches without gradients.",
-    "literal": "Each row changes one thing of CLC-NN, linear: products in every digit of float32, "
+    "feedback": "Feedback control is ours, not the paper's: one pass at the input, which takes out "
+    "as much as each image's own residual calls for. `filter alone` is that; `feedback` has a "
+    "small network behind the filter that learned through the classifier.",
+    "rivals": "PMP has here the embeddings that `clcnn.control` picks by itself, not the principal "
+    "components of CLC-NN, linear; both defences meet the attacks of plan `feedback`.",
+    "literal": "Each row changes one thing of CLC-NN, linear: products in every digit of float32 "
+    "(which changes nothing where the processor does not multiply bfloat16, see the environments), "
     "states centred by the mean of the test batch, the rank by the sum of singular "
     "values (99 %), a running loss that averages over features, embeddings of more and "
     "correctly classified images, settings chosen on test images. Then all of these at "
