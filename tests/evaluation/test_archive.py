@@ -36,6 +36,38 @@ def contents(path: Path) -> dict[str, list[tuple[object, ...]]]:
         }
 
 
+def test_an_archive_is_no_store_to_write_to(store: Path) -> None:
+    archive = pack(store)
+    before = archive.read_bytes()
+    with pytest.raises(StoreError, match=r"is packed; .* `clcnn store unpack"):
+        Store(archive)
+    assert archive.read_bytes() == before
+
+
+def test_what_is_no_store_cannot_be_packed(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a folder; expected a store of results"):
+        pack(tmp_path)
+    with pytest.raises(StoreError, match=r"there is no store .* Give its path"):
+        pack(tmp_path / "no.sqlite")
+
+
+def test_a_store_that_may_not_be_written_to_is_read_from_a_copy(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with readable([store]) as paths:
+        assert paths == [store]
+    # Who runs as root may write anywhere: the answer is made here.
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != store.parent)
+    with Store(store):  # and somebody has it open, with a journal beside it
+        before = sorted(p.name for p in store.parent.iterdir())
+        with readable([store]) as (copy,):
+            assert copy != store
+            assert copy.name == store.name
+            assert contents(copy) == contents(store)
+        assert sorted(p.name for p in store.parent.iterdir()) == before
+    assert not copy.exists()
+
+
 def test_all_rows_come_back_and_a_run_goes_on(store: Path, tmp_path: Path) -> None:
     archive = pack(store)
     assert archive == tmp_path / "r.sqlite.xz"

@@ -62,6 +62,15 @@ def test_evaluate_prints_a_table_and_writes_csv(
     assert cli.run(["evaluate", "plan.toml", "--seed", "9", "--json"]) == 0
     with Store("results.sqlite") as store:
         assert store.read("SELECT count(*) FROM cells")[0][0] == 8
+        listed = store.read("SELECT plan, count(*) FROM entries GROUP BY plan ORDER BY plan")
+    assert listed == [("tiny", 4), ("tiny-seed-9", 4)]  # neither takes the other's place
+
+
+def test_what_cannot_be_run_leaves_no_store_behind(here: Path) -> None:
+    text = (here / "plan.toml").read_text()
+    (here / "wrong.toml").write_text(text.replace('weights = "tiny"', 'weights = "nobody"'))
+    assert cli.run(["evaluate", "wrong.toml", "--store", "new.sqlite"]) == 2
+    assert not (here / "new.sqlite").exists()
 
 
 @pytest.mark.parametrize(
@@ -71,6 +80,7 @@ def test_evaluate_prints_a_table_and_writes_csv(
         (["evaluate", "plan.toml", "--threads", "0"], 2, "threads"),
         (["evaluate", "no.toml"], 2, "PlanError: there is no file"),
         (["evaluate", "plan.toml", "--store", "plan.toml"], 1, "StoreError: plan.toml is no SQL"),
+        (["evaluate", "plan.toml", "--store", "."], 1, "StoreError: . is a folder; expected"),
         (["tune", "tiny"], 2, "--out"),
         (["tune", "tiny", "--out", "c.json", "--split", "train"], 2, "train"),
         (["tune", "tiny", "--out", "c.json", "--paper-literal", "--embedding", "auto"], 2, "leave"),

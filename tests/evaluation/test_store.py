@@ -170,7 +170,7 @@ def test_foreign_newer_and_missing_files_are_refused_untouched(tmp_path: Path) -
         Store(newer)
     with pytest.raises(StoreError, match="clcnn evaluate"):
         Store(tmp_path / "missing.sqlite", must_exist=True)
-    with pytest.raises(StoreError, match="folder exists"):
+    with pytest.raises(StoreError, match="is a folder; expected"):
         Store(tmp_path)
 
 

@@ -60,11 +60,13 @@ def evaluate(
 
     from clcnn.data.files import write_text
     from clcnn.evaluation import read_plan, run, to_csv, warnings_of
+    from clcnn.experiments.run import SEED
 
     wanted = read_plan(plan)
     _check_name(wanted.name)
     wanted = wanted.quick() if quick else wanted
-    wanted = wanted if seed is None else replace(wanted, seed=seed)
+    if seed is not None and seed != wanted.seed:  # another plan: a store lists both
+        wanted = replace(wanted, name=f"{wanted.name}{SEED}{seed}", seed=seed)
     try:
         with Bars(quiet=as_json) as watch:
             found = run(wanted, store, workshop=make_workshop(root, device, threads), watch=watch)

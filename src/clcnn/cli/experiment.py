@@ -101,7 +101,7 @@ def experiment(
     from clcnn.evaluation import PlanError, Store
     from clcnn.experiments import tuning
     from clcnn.experiments.choices import tasks
-    from clcnn.experiments.run import ORDER, PLANS, Request
+    from clcnn.experiments.run import ORDER, PLANS, Request, plan_of
 
     if csv is not None and name in (Experiment.all, Experiment.tune):
         raise typer.BadParameter(f"--csv names one file, and {name} writes several.")
@@ -123,6 +123,8 @@ def experiment(
             stored if name is Experiment.all else (name.value,), store, request, workshop, as_json
         )
         return
+    if name.value in PLANS:
+        plan_of(name.value, request, workshop)  # what cannot be run leaves no new store behind
     failed: list[str] = []
     missing: list[str] = []
     try:
@@ -218,11 +220,15 @@ def _status(
 
     from clcnn.errors import DataError
     from clcnn.evaluation import PlanError, Store
+    from clcnn.evaluation.archive import readable
+    from clcnn.evaluation.tables import UnpreparedError
     from clcnn.experiments.status import Progress, status
 
     if not path.exists():
-        raise PlanError(f"found no store {path}; expected one that `clcnn experiment` wrote.")
-    with Store(path) as opened:
+        raise UnpreparedError(
+            f"found no store {path}; expected one that `clcnn experiment` wrote (--store)."
+        )
+    with readable([path]) as (there,), Store(there) as opened:
         for name in names:
             try:
                 found = status(name, opened, request, workshop)

@@ -7,6 +7,7 @@ adversarial examples and fits beside a store are not in it: they are made again 
 from __future__ import annotations
 
 import lzma
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -15,10 +16,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from clcnn.data.files import replacing
-from clcnn.evaluation.schema import StoreError, check_file, explained
+from clcnn.evaluation.schema import PACKED, StoreError, check_file, explained
 
 SUFFIX = ".xz"
-_MAGIC = b"\xfd7zXZ\x00"
 _LISTED = "SELECT cell FROM entries"
 
 
@@ -27,7 +27,7 @@ def is_archive(path: Path) -> bool:
     if not path.is_file():
         return False
     with explained(path), path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+        return file.read(len(PACKED)) == PACKED
 
 
 def pack(
@@ -44,8 +44,11 @@ def pack(
     measured. That is refused while listed cells are not complete: a run that has begun no longer
     lists what it has yet to measure again.
     """
-    if not store.is_file():
-        raise StoreError(f"there is no store {store} to pack")
+    if not store.exists():
+        raise StoreError(
+            f"there is no store {store} to pack; expected one that `clcnn evaluate` or `clcnn "
+            "experiment` wrote (--store). Give its path."
+        )
     check_file(store)
     if not store.stat().st_size:
         raise StoreError(f"{store} is empty: there is nothing to pack")
@@ -144,11 +147,26 @@ def _files_of(store: Path) -> list[Path]:
 
 @contextmanager
 def readable(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """Stores as they are, archives unpacked into a folder of their own that goes at the end."""
+    """Stores as they are, archives unpacked into a folder of their own that goes at the end.
+
+    A store that may not be written to is copied there: SQLite writes beside what it reads.
+    """
     with tempfile.TemporaryDirectory() as folder:
         yield [
-            unpack(path, Path(folder) / str(number) / path.with_suffix("").name)
-            if is_archive(path)
-            else path
+            _readable(path, Path(folder) / str(number))
             for number, path in enumerate(dict.fromkeys(paths))
         ]
+
+
+def _readable(path: Path, folder: Path) -> Path:
+    if is_archive(path):
+        return unpack(path, folder / path.with_suffix("").name)
+    if not path.is_file() or all(os.access(place, os.W_OK) for place in (path, path.parent)):
+        return path
+    copy = folder / path.name
+    with explained(path):
+        folder.mkdir()
+        for part, own in zip(_files_of(path), _files_of(copy), strict=True):
+            if part.exists() and not part.name.endswith("-shm"):  # which SQLite makes again
+                shutil.copyfile(part, own)
+    return copy

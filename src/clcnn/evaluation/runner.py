@@ -21,7 +21,7 @@ from clcnn.evaluation.manifest import manifest
 from clcnn.evaluation.measuring import measure, signs
 from clcnn.evaluation.plan import CORRUPTION, NONE, Entry, Plan
 from clcnn.evaluation.results import Result, results_of
-from clcnn.evaluation.store import CellKey, Measured, Store
+from clcnn.evaluation.store import CellKey, Measured, Store, folder_of
 from clcnn.evaluation.tables import PlanError
 from clcnn.evaluation.threats import Chunk, Threats, seed_of
 from clcnn.evaluation.workshop import Chosen, Workshop
@@ -179,9 +179,10 @@ def run(
     """
     watch = watch or Silent()
     workshop = workshop or Workshop()
+    folder = store.folder if isinstance(store, Store) else folder_of(Path(store))
+    bench = Bench(plan, workshop, folder, watch)
+    bench.check()  # before a store is made: what cannot be run leaves none behind
     with nullcontext(store) if isinstance(store, Store) else Store(store) as opened:
-        bench = Bench(plan, workshop, opened.folder, watch)
-        bench.check()
         cells = bench.cells()
         made_with = manifest(plan, workshop)
         number = opened.begin(made_with)

@@ -13,6 +13,8 @@ from clcnn.errors import ClcnnError
 APPLICATION = 0x636C636E  # "clcn"
 SCHEMA = 1
 _MAGIC = b"SQLite format 3\x00"
+PACKED = b"\xfd7zXZ\x00"
+"""How a file of `clcnn store pack` begins."""
 _BUSY = 60.0  # seconds that a process waits while another writes
 _POLL = 0.02  # seconds between two tries, where SQLite itself does not wait
 
@@ -140,14 +142,24 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def check_file(path: Path) -> None:
     """Refuse a file that is not a whole store of a schema that is known."""
+    if path.is_dir():
+        raise StoreError(
+            f"{path} is a folder; expected a store of results, which is one file. Give the path of "
+            f"a file, such as {path / 'results.sqlite'}."
+        )
     with explained(path), path.open("rb") as file:
         start = file.read(len(_MAGIC))
     if not start:
         return  # made by a process that was ended before it wrote anything
+    if start.startswith(PACKED):
+        raise StoreError(
+            f"{path} is packed; expected a store to write to. Unpack it first, "
+            f"`clcnn store unpack {path} --out NAME.sqlite`, and use that: this one stays as it is."
+        )
     if start != _MAGIC:
         raise StoreError(
-            f"{path} is no SQLite file; expected a store of results. Give another path: nothing "
-            "was written to this one."
+            f"{path} is no SQLite file; expected a store of results, or the path of a new one. "
+            "Give another: this file was left as it is."
         )
     with explained(path):
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", timeout=_BUSY, uri=True)
@@ -166,8 +178,8 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
         return
     if application != APPLICATION:
         raise StoreError(
-            f"{path} is an SQLite file of another program; expected a store of results. Give "
-            "another path: nothing was written to this one."
+            f"{path} is an SQLite file of another program; expected a store of results, or the "
+            "path of a new one. Give another: this file was left as it is."
         )
     if schema != SCHEMA:
         raise StoreError(

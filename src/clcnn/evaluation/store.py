@@ -76,6 +76,11 @@ class Claim:
     owner: str
 
 
+def folder_of(path: Path) -> Path:
+    """Where examples and fits that belong to the store at ``path`` are kept."""
+    return path.parent / f"{path.stem}.files"
+
+
 class Store:
     """Open or make the store at ``path``; use as a context manager."""
 
@@ -116,7 +121,7 @@ class Store:
     @property
     def folder(self) -> Path:
         """Where examples and fits that belong to this store are kept."""
-        return self.path.with_name(f"{self.path.stem}.files")
+        return folder_of(self.path)
 
     def begin(self, manifest: Mapping[str, Any]) -> int:
         """Note a run; returns its number."""

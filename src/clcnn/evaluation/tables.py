@@ -144,7 +144,10 @@ def read(path: Path) -> Table:
     except FileNotFoundError:
         raise PlanError(f"there is no file {path}; expected a plan in TOML.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PlanError(f"{path} is no TOML file: {error}.") from error
+        raise PlanError(
+            f"{path} is no TOML file ({error}); expected a plan as in docs/evaluation.md. Mend it "
+            "there."
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
