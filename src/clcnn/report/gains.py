@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clcnn.experiments import paper
 from clcnn.report import words
 from clcnn.report.blocks import Block, Column, Details, Row, Span, TableBlock
 from clcnn.report.cells import UNPLANNED, Footnotes, difference_spans, usual_of
@@ -29,7 +30,11 @@ def gain_blocks(experiment: Experiment) -> list[Block]:
         title = f"What each changes beside {words.defence(base)}, on the same images"
     usual = usual_of(pair.n for pair in experiment.gains.values())
     found = [r for r in experiment.results if r.cell in experiment.gains]
-    across = list(dict.fromkeys((r.attack, r.threat) for r in found if r.attack != _CLEAN))
+    order = [*paper.ATTACKS, *(r.attack for r in found)]  # as in the table above it
+    across = sorted(
+        dict.fromkeys((r.attack, r.threat) for r in found if r.attack != _CLEAN),
+        key=lambda place: order.index(place[0]),
+    )
     at = {(r.network, r.defence, r.attack, r.eps, r.threat): r for r in found}
 
     def spans(network: str, defence: str, attack: str, eps: float, threat: str) -> Sequence[Span]:
