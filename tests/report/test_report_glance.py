@@ -51,7 +51,7 @@ def test_both_threats_of_the_attack_that_leaves_least_to_who_knows() -> None:
         "PMP": ["90.0", "60.0", "20.0", "2 ×"],  # PGD's own oblivious cell, not the lower of FGSM
     }
     assert [column.label for column in block.columns[1:3]] == ["oblivious", "adaptive"]
-    assert "under pgd" in block.caption  # said once, where all pairs are of one attack
+    assert "keeps (PGD)," in block.caption  # said once, where all pairs are of one attack
     mixed = table(experiment(*CLEAN, *both("none", "fgsm", 2.0, (1, 1)), *cells))
     assert [mixed.rows[k].cells[2][-1].text for k in (0, 1)] == ["FGSM", "PGD"]
 

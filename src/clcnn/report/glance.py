@@ -70,7 +70,7 @@ def glance_blocks(experiments: Sequence[Experiment]) -> list[Block]:
         )
         for line in shown
     ]
-    alike = f" under {words.attack(attacks.pop()).lower()}" if len(attacks) == 1 else ""
+    alike = f" ({words.attack(attacks.pop())})" if len(attacks) == 1 else ""
     table = TableBlock(
         caption=f"The accuracy in % that a defence keeps{alike}, with 95 % intervals, and what it "
         f"costs; {usual.words}. Defences that both kinds of attacker have met, by experiment.",
