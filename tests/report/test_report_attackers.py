@@ -58,7 +58,7 @@ def test_each_attack_with_its_settings_and_members(tmp_path: Path) -> None:
 def test_what_is_not_set_or_goes_without_saying_is_not_said() -> None:
     given = {"steps": 3, "step_size": None, "restarts": 1, "random_start": False, "std": 0.25}
     assert settings(given) == ["steps 3", "std 0.25"]
-    assert settings({"restarts": 2}) == ["restarts 2"]
+    assert settings({"restarts": 2, "slack": 0.0}) == ["restarts 2", "slack 0"]
 
 
 def test_a_store_that_does_not_say_has_no_list() -> None:

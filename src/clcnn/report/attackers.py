@@ -10,8 +10,8 @@ from clcnn.report import words
 from clcnn.report.blocks import Block, Bullets, Details
 from clcnn.report.gather import Experiment
 
-_PLAIN: dict[str, object] = {"restarts": 1, "tries": 1, "confidence": 0.0, "random_start": False}
-"""Settings that go without saying."""
+_PLAIN = (("restarts", 1), ("tries", 1), ("confidence", 0.0))
+"""Settings that go without saying, as those do that are not set."""
 
 _NAMES = {"ce": "cross-entropy", "straight_through": "straight through"}
 
@@ -54,7 +54,7 @@ def settings(values: Mapping[str, Any]) -> list[str]:
     return [
         key.replace("_", " ") if value is True else f"{key.replace('_', ' ')} {_value(value)}"
         for key, value in values.items()
-        if value is not None and value is not False and _PLAIN.get(key, key) != value
+        if value is not None and value is not False and (key, value) not in _PLAIN
     ]
 
 

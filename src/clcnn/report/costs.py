@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clcnn.evaluation.plan import NONE
 from clcnn.evaluation.results import Result
 from clcnn.report import words
 from clcnn.report.blocks import Block, Column, Figure, Panel, Row, Span, TableBlock
 from clcnn.report.curves import series_of
 from clcnn.report.gather import Experiment
-from clcnn.report.pool import NONE
 from clcnn.report.svg import Plot, number, tint
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clcnn.evaluation.plan import NONE
 from clcnn.evaluation.results import Result
 from clcnn.report import words
 from clcnn.report.blocks import Figure, Key, Panel
 from clcnn.report.gather import Experiment
-from clcnn.report.pool import NONE, Pool
+from clcnn.report.pool import Pool
 from clcnn.report.svg import Plot, tint
 
 _SHARES = [(0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100")]

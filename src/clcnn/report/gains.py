@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clcnn.evaluation.plan import NONE
 from clcnn.experiments import paper
 from clcnn.report import words
 from clcnn.report.blocks import Block, Column, Details, Row, Span, TableBlock
 from clcnn.report.cells import UNPLANNED, Footnotes, difference_spans, usual_of
 from clcnn.report.gather import GAINS, Experiment
-
-_CLEAN = "none"
 
 
 def gain_blocks(experiment: Experiment) -> list[Block]:
@@ -25,14 +24,14 @@ def gain_blocks(experiment: Experiment) -> list[Block]:
     base = GAINS[experiment.name]
     what = "Accuracy under control minus accuracy without"
     title = "What control changes, on the same images"
-    if base != "none":
+    if base != NONE:
         what = f"Accuracy minus that of {words.defence(base)}"
         title = f"What each changes beside {words.defence(base)}, on the same images"
     usual = usual_of(pair.n for pair in experiment.gains.values())
     found = [r for r in experiment.results if r.cell in experiment.gains]
     order = [*paper.ATTACKS, *(r.attack for r in found)]  # as in the table above it
     across = sorted(
-        dict.fromkeys((r.attack, r.threat) for r in found if r.attack != _CLEAN),
+        dict.fromkeys((r.attack, r.threat) for r in found if r.attack != NONE),
         key=lambda place: order.index(place[0]),
     )
     at = {(r.network, r.defence, r.attack, r.eps, r.threat): r for r in found}
@@ -48,7 +47,7 @@ def gain_blocks(experiment: Experiment) -> list[Block]:
     for network, defence in dict.fromkeys((r.network, r.defence) for r in found):
         own = {r.eps for r in found if (r.network, r.defence) == (network, defence) and r.eps}
         for place, eps in enumerate(sorted(own) or [0.0]):
-            clean = spans(network, defence, _CLEAN, 0.0, _CLEAN)
+            clean = spans(network, defence, NONE, 0.0, NONE)
             cells = [[Span("″", "muted")] if place else clean]
             cells += [spans(network, defence, attack, eps, threat) for attack, threat in across]
             weights = experiment.weights.get(network, network)
@@ -59,7 +58,7 @@ def gain_blocks(experiment: Experiment) -> list[Block]:
         f"(Tango, paired); {usual.words}",
         corner=("network", "defence", "ε/255"),
         columns=[
-            Column(words.attack(_CLEAN)),
+            Column(words.attack(NONE)),
             *(
                 Column(threat, words.attack(attack)) if both else Column(words.attack(attack))
                 for attack, threat in across

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from clcnn.evaluation.plan import NONE
 from clcnn.evaluation.results import Result
 from clcnn.report import words
 from clcnn.report.blocks import Block, Column, Heading, Row, Span, TableBlock
 from clcnn.report.cells import UNPLANNED, Footnotes, Usual, accuracy_spans, usual_of
 from clcnn.report.costs import Cost, costs
 from clcnn.report.gather import Experiment
-from clcnn.report.pool import NONE, at
+from clcnn.report.pool import at
 from clcnn.report.trade import SWEEPS
 
 _THREATS = ("oblivious", "adaptive")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clcnn.evaluation.plan import NONE
 from clcnn.report import words
 from clcnn.report.blocks import Figure, Key, Panel
 from clcnn.report.gather import Experiment, Residuals
-from clcnn.report.pool import NONE
 from clcnn.report.svg import Plot, powers, tint
 
 Quartiles = tuple[tuple[float, ...], ...]

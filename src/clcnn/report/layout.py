@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from clcnn.evaluation.plan import NONE, WORST
 from clcnn.experiments import paper
 from clcnn.experiments.run import PAIRS
 from clcnn.report import words
@@ -22,7 +23,7 @@ from clcnn.report.cells import (
     usual_of,
 )
 from clcnn.report.gather import Experiment, Place
-from clcnn.report.pool import NONE, REPEATED, WORST, Pool, at
+from clcnn.report.pool import REPEATED, Pool, at
 from clcnn.statistics import Mean
 
 

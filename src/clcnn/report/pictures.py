@@ -14,7 +14,7 @@ from clcnn.data.catalogue import CATALOGUE
 from clcnn.errors import ClcnnError
 from clcnn.evaluation.defence import from_settings
 from clcnn.evaluation.kinds import Kind
-from clcnn.evaluation.plan import AttackPlan, Entry, Network, Plan
+from clcnn.evaluation.plan import NONE, AttackPlan, Entry, Network, Plan
 from clcnn.evaluation.results import Result
 from clcnn.evaluation.runner import Bench, Cell, Silent
 from clcnn.evaluation.store import Store
@@ -23,7 +23,6 @@ from clcnn.report import words
 from clcnn.report.blocks import Block, Paragraph, Picture, Pictures, ReportError
 from clcnn.report.gather import Experiment
 from clcnn.report.png import to_png
-from clcnn.report.pool import NONE
 
 MAGNIFIED = 10.0
 """How much larger than itself the control is drawn, around grey."""

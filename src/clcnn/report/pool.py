@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clcnn.evaluation.plan import NONE, WORST
 from clcnn.evaluation.results import Result
 from clcnn.report.gather import Experiment
 
-NONE = "none"
-WORST = "worst"
 REPEATED = ("table1", "table2", "table4", "fashion")
 """Tables whose defences `adaptive` puts to its worst case: they show what is left of them there."""
 

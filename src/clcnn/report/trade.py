@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from clcnn.evaluation.plan import NONE
 from clcnn.evaluation.results import Result
 from clcnn.report import words
 from clcnn.report.blocks import Figure, Key, Panel
 from clcnn.report.curves import series_of
 from clcnn.report.gather import Experiment
-from clcnn.report.pool import NONE
 from clcnn.report.svg import Plot, nice
 
 SWEEPS = {"strength"}

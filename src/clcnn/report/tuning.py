@@ -8,6 +8,7 @@ from pathlib import Path
 
 from clcnn.evaluation.choice import Choice, Grid, Point, best
 from clcnn.evaluation.confirm import MARK
+from clcnn.evaluation.plan import NONE
 from clcnn.evaluation.results import Result
 from clcnn.evaluation.tables import PlanError
 from clcnn.report import words
@@ -23,7 +24,6 @@ from clcnn.report.blocks import (
     TableBlock,
 )
 from clcnn.report.gather import Experiment
-from clcnn.report.pool import NONE
 from clcnn.report.svg import Plot, nice
 
 _NAME = re.compile(r"(?:energy (?P<energy>\S+), )?lr (?P<lr>\S+), (?P<k>\d+) iterations")
