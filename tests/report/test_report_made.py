@@ -39,6 +39,14 @@ def test_compact_json_breaks_lines_only_where_it_must() -> None:
     ]
 
 
+def test_compact_json_puts_short_entries_side_by_side() -> None:
+    numbers = list(range(100_000, 100_030))
+    lines = compact({"a": 1, "b": 2, "c": numbers}).splitlines()
+    assert lines[1] == ' "a": 1, "b": 2,'
+    assert max(map(len, lines)) <= 111, "110 and the comma at the end"
+    assert all(len(line) + len(" 100000,") > 110 for line in lines[3:-3]), "as many as fit"
+
+
 def test_differences_say_what_is_there_and_what_is_not() -> None:
     ours = {"plan": {"seed": 0, "none": None, "attacks": {"pgd": {"steps": 20}}}, "git": "a"}
     theirs = {"plan": {"seed": 1, "attacks": {"pgd": {"steps": 20}}, "chunk": 8}, "git": "a"}

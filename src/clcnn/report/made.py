@@ -146,7 +146,7 @@ def otherwise(
 
 
 def compact(value: object, indent: str = "") -> str:
-    """JSON with everything in one line that fits into one."""
+    """JSON with everything in one line that fits into one, and short entries side by side."""
     line = json.dumps(value, sort_keys=True, ensure_ascii=False)
     if len(indent) + len(line) <= _WIDTH or not isinstance(value, Mapping | list) or not value:
         return line
@@ -159,5 +159,16 @@ def compact(value: object, indent: str = "") -> str:
             f"{json.dumps(key, ensure_ascii=False)}: {compact(value[key], inner)}"
             for key in sorted(value)
         ]
-    inside = ",\n".join(inner + part for part in parts)
-    return f"{left}\n{inside}\n{indent}{right}"
+    return f"{left}\n{_filled(parts, inner)}\n{indent}{right}"
+
+
+def _filled(parts: Sequence[str], indent: str) -> str:
+    """The entries, as many to a line as fit; one of several lines has them for itself."""
+    lines: list[str] = []
+    for part in parts:
+        beside = f"{lines[-1]}, {part}" if lines else part
+        if lines and "\n" not in beside and len(beside) <= _WIDTH:
+            lines[-1] = beside
+        else:
+            lines.append(indent + part)
+    return ",\n".join(lines)
