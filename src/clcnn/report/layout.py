@@ -38,12 +38,15 @@ def tables(experiment: Experiment, pool: Pool) -> list[Block]:
             *_pairs(experiment),
             _accuracies(experiment, table, pool),
         ]
-    if table is not None:
+    networks = [n for n in table.networks if _is_open(table.name, n)] if table else []
+    if table is not None and networks:
         why = (
             "CIFAR-100's files are not at hand, so nothing of ours stands beside these figures yet."
         )
-        networks = [n for n in table.networks if _is_open(table.name, n)]
-        blocks += _printed(table, networks, "Open: the paper's CIFAR-100 rows", why)
+        printed = _printed(table, networks)
+        blocks.append(
+            Details("Open: the paper's CIFAR-100 rows", [Paragraph(why, "muted"), printed])
+        )
     return blocks
 
 
@@ -55,7 +58,7 @@ def unmeasured(table: paper.PaperTable) -> list[Block]:
     return [
         Heading(2, f"Table {number}", table.name),
         Paragraph(why, "warning"),
-        *_printed(table, table.networks, "The paper's figures", table.caption),
+        Details("The paper's figures", [_printed(table, table.networks)]),
     ]
 
 
@@ -286,12 +289,8 @@ def _averages(experiment: Experiment) -> list[Block]:
     ]
 
 
-def _printed(
-    table: paper.PaperTable, networks: Sequence[str], summary: str, why: str
-) -> list[Block]:
+def _printed(table: paper.PaperTable, networks: Sequence[str]) -> TableBlock:
     """The paper's rows that nothing of ours stands beside."""
-    if not networks:
-        return []
     notes = Footnotes()
     rows = [
         Row(
@@ -310,8 +309,7 @@ def _printed(
     ]
     columns = [Column(words.attack(attack)) for attack in paper.ATTACKS]
     corner = ("network", "ε/255", "defence")
-    block = TableBlock(table.caption, corner, columns, rows, notes.lines())
-    return [Details(summary, [Paragraph(why, "muted"), block])]
+    return TableBlock(table.caption, corner, columns, rows, notes.lines())
 
 
 def _networks(experiment: Experiment, table: paper.PaperTable | None) -> list[str]:
