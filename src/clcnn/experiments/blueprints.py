@@ -45,9 +45,10 @@ class Blueprint:
     def defence(self, network: str, name: str) -> tuple[Values, Values, str | None]:
         """Settings stated for a defence, those that hold whatever is chosen, and what is chosen."""
         own = dict(self.defences[name])
-        base = self.defences[own.pop("like")] if "like" in own else own
-        fixed = own if base is not own else {}
-        stated = {**base, **self.networks[network].get("defences", {}).get(name, {}), **fixed}
+        like = own.pop("like", name)
+        base, fixed = (own, {}) if like == name else (self.defences[like], own)
+        here = self.networks[network].get("defences", {})
+        stated = {**base, **here.get(like, {}), **here.get(name, {}), **fixed}
         choice = stated.pop("choice", None)
         return stated, fixed, choice
 

@@ -29,6 +29,7 @@ DEFENCES = {
     "literal-tuning": "chosen on test images",
     "literal-reactive": "reactive, authors' rank rule",
     "literal-layerwise": "layer-wise, authors' rank rule",
+    "literal-longer": "CLC-NN, nonlinear, 20 iterations",
 }
 ATTACKS = {
     "none": "Clean",
