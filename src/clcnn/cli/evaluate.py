@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 Device = Annotated[str, typer.Option(help="Where networks run: cpu, cuda ...")]
 Threads = Annotated[int | None, typer.Option(help="Threads of the CPU [default: torch's].", min=1)]
+Float32 = Annotated[
+    bool,
+    typer.Option(
+        "--float32",
+        help="Never round to bfloat16: the results of a processor that cannot, on any.",
+    ),
+]
 Quick = Annotated[
     bool, typer.Option("--quick", help="Few images of the sample that comes with the package.")
 ]
@@ -50,6 +57,7 @@ def evaluate(
     root: Root = None,
     device: Device = "cpu",
     threads: Threads = None,
+    float32: Float32 = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure defences under attack. Example: clcnn evaluate plan.toml --store results.sqlite
@@ -69,7 +77,8 @@ def evaluate(
         wanted = replace(wanted, name=f"{wanted.name}{SEED}{seed}", seed=seed)
     try:
         with Bars(quiet=as_json) as watch:
-            found = run(wanted, store, workshop=make_workshop(root, device, threads), watch=watch)
+            workshop = make_workshop(root, device, threads, float32)
+            found = run(wanted, store, workshop=workshop, watch=watch)
     except KeyboardInterrupt:
         raise stopped(store) from None
     if csv is not None:
@@ -112,7 +121,9 @@ def _number(name: str, text: str) -> str | float | None:
     return int(value) if value.is_integer() and "." not in text else value
 
 
-def make_workshop(root: Path | None, device: str, threads: int | None) -> Workshop:
+def make_workshop(
+    root: Path | None, device: str, threads: int | None, float32: bool = False
+) -> Workshop:
     """Networks and images on a device that is there."""
     import torch
 
@@ -124,7 +135,7 @@ def make_workshop(root: Path | None, device: str, threads: int | None) -> Worksh
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise typer.BadParameter(f"--device {device} cannot be used ({error}).") from error
-    return Workshop(root=root, device=device)
+    return Workshop(root=root, device=device, float32=float32)
 
 
 def stopped(store: Path) -> typer.Exit:

@@ -15,6 +15,7 @@ from clcnn.cli.evaluate import (
     Bars,
     Device,
     FeasibleOnly,
+    Float32,
     Quick,
     Seed,
     Threads,
@@ -88,6 +89,7 @@ def experiment(
     root: Root = None,
     device: Device = "cpu",
     threads: Threads = None,
+    float32: Float32 = False,
     as_json: AsJson = False,
 ) -> None:
     """Repeat an experiment of the paper. Example: clcnn experiment table1 --quick
@@ -116,7 +118,7 @@ def experiment(
         raise typer.BadParameter(f"--status goes with what a store holds, and {name} is in none.")
     if how_far and csv is not None:
         raise typer.BadParameter("--status measures nothing, and has no --csv.")
-    workshop = with_weights(make_workshop(root, device, threads), weights)
+    workshop = with_weights(make_workshop(root, device, threads, float32), weights)
     request = Request(quick, choices, most, seed)
     if how_far:
         _status(
@@ -174,7 +176,7 @@ def with_weights(workshop: Workshop, folder: Path | None) -> Workshop:
     if not found:
         raise PlanError(f"found no weights in {folder}; expected files NAME.safetensors.")
     networks = {name: read_weights(file)[0] for name, file in found.items()}
-    return Workshop(workshop.root, workshop.device, networks)
+    return Workshop(workshop.root, workshop.device, networks, float32=workshop.float32)
 
 
 def _run(

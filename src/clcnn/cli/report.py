@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from clcnn.cli.app import AsJson, Root, app
-from clcnn.cli.evaluate import Device, Threads, make_workshop
+from clcnn.cli.evaluate import Device, Float32, Threads, make_workshop
 
 
 @app.command()
@@ -35,6 +35,7 @@ def report(
     root: Root = None,
     device: Device = "cpu",
     threads: Threads = None,
+    float32: Float32 = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn results into a page. Example: clcnn report results.sqlite --out report.html
@@ -49,7 +50,7 @@ def report(
         tables_of=csv or (),
         choices=choice or (),
         pictures=pictures,
-        workshop=make_workshop(root, device, threads),
+        workshop=make_workshop(root, device, threads, float32),
         tell=lambda sentence: typer.echo(sentence, err=True),
     )
     write_html(document, out)

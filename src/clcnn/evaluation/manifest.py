@@ -32,7 +32,7 @@ def manifest(plan: Plan, workshop: Workshop) -> dict[str, Any]:
         "packages": {name: _installed(name) for name in _PACKAGES},
         "machine": platform.machine(),
         "device": str(workshop.device),
-        "bfloat16": multiplies_bfloat16(workshop.device),
+        "bfloat16": multiplies_bfloat16(workshop.device) and not workshop.float32,
         "threads": torch.get_num_threads(),
         "code": {room: room_code(room) for room in sorted(_ROOMS)},
         "plan": {

@@ -24,6 +24,7 @@ from clcnn.evaluation.results import Result, results_of
 from clcnn.evaluation.store import CellKey, Measured, Store, folder_of
 from clcnn.evaluation.tables import PlanError
 from clcnn.evaluation.threats import Chunk, Threats, seed_of
+from clcnn.evaluation.unrounded import Unrounded
 from clcnn.evaluation.workshop import Chosen, Workshop
 
 _FORMAT = 1
@@ -71,7 +72,8 @@ class Bench:
     def __init__(self, plan: Plan, workshop: Workshop, folder: Path, watch: Watch) -> None:
         self.plan = plan
         self.workshop = workshop
-        self.defences = Defences(workshop, folder / "fits", watch.say)
+        kind = Unrounded if workshop.float32 else Defences
+        self.defences = kind(workshop, folder / "fits", watch.say)
         self.threats = Threats(self.defences, ExampleCache(folder / "examples", watch.say))
 
     def cells(self) -> list[Cell]:

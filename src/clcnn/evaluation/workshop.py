@@ -73,7 +73,9 @@ class Workshop:
 
     ``networks`` (by what a plan calls ``weights``) and ``images`` (by data set, then split: "train"
     to fit on, "test" or "heldout" to measure on) are used in place of what the package has. Images
-    are pairs (x, y) of tensors, x as floats in [0, 1] or as bytes, y whole numbers.
+    are pairs (x, y) of tensors, x as floats in [0, 1] or as bytes, y whole numbers. With
+    ``float32`` no defence rounds to bfloat16 where the device could: its results are then those of
+    a processor that cannot.
     """
 
     def __init__(
@@ -82,9 +84,11 @@ class Workshop:
         device: str | torch.device = "cpu",
         networks: Mapping[str, nn.Module] | None = None,
         images: Given | None = None,
+        float32: bool = False,
     ) -> None:
         self.root = root
         self.device = torch.device(device)
+        self.float32 = float32
         self._given_networks = dict(networks or {})
         self._given_images = dict(images or {})
         self._networks: dict[str | Path, Trained] = {}
