@@ -16,6 +16,7 @@ from clcnn.evaluation import (
     Workshop,
     defending,
     hashing,
+    manifest,
 )
 from clcnn.evaluation.kinds import Kind
 from clcnn.evaluation.runner import Silent
@@ -208,6 +209,33 @@ def test_whether_products_are_rounded_is_part_of_the_hash(monkeypatch: pytest.Mo
         monkeypatch.setattr(defending, "multiplies_bfloat16", lambda device, can=can: can)
         found.append(keys(text))
     assert {key[0] for key in found[0] if found[0][key] == found[1][key]} == {"none"}
+
+
+def test_float32_gives_the_results_of_a_processor_without_bfloat16_on_one_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wanted = plan(TEXT.replace('"head"]', '"head"]\naccelerate = "bfloat16"'))
+
+    def bench(can: bool, float32: bool) -> tuple[set[str], bool]:
+        for asked in (defending, manifest):
+            monkeypatch.setattr(asked, "multiplies_bfloat16", lambda device: can)
+        shop = workshop()
+        shop.float32 = float32
+        made = Bench(wanted, shop, tmp_path, Silent())
+        entry = next(e for e in wanted.entries if e.defence != "none")
+        robust = made.defences.ready(wanted, entry.network, entry.defence).robust
+        assert robust is not None
+        told = manifest.manifest(wanted, shop)["bfloat16"]
+        assert told == robust.dynamics.rounds
+        return {cell.key.hash for cell in made.cells()}, told
+
+    without, rounds = bench(can=False, float32=False)
+    assert not rounds
+    assert bench(can=True, float32=True) == (without, False)
+    assert bench(can=False, float32=True) == (without, False)
+    with_it, rounds = bench(can=True, float32=False)
+    assert rounds
+    assert with_it != without
 
 
 class Bent(torch.nn.Module):
