@@ -17,9 +17,10 @@ from clcnn.evaluation import (
     defending,
     hashing,
     manifest,
+    run,
 )
 from clcnn.evaluation.kinds import Kind
-from clcnn.evaluation.runner import Silent
+from clcnn.evaluation.watch import Silent
 from clcnn.persistence import fingerprint
 
 
@@ -236,6 +237,41 @@ def test_float32_gives_the_results_of_a_processor_without_bfloat16_on_one_that_h
     with_it, rounds = bench(can=True, float32=False)
     assert rounds
     assert with_it != without
+
+
+def test_a_store_that_holds_more_without_bfloat16_says_how_to_go_on_from_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wanted = plan(TEXT.replace('"head"]', '"head"]\naccelerate = "bfloat16"'))
+    said: list[str] = []
+
+    class Heard(Silent):
+        def say(self, sentence: str) -> None:
+            said.append(sentence)
+
+    def measure(can: bool, float32: bool = False) -> None:
+        said.clear()
+        monkeypatch.setattr(defending, "multiplies_bfloat16", lambda device: can)
+        shop = workshop()
+        shop.float32 = float32
+        run(wanted, tmp_path / "r.sqlite", workshop=shop, watch=Heard())
+
+    def told() -> list[str]:
+        return [sentence for sentence in said if "--float32" in sentence]
+
+    measure(can=False)
+    assert not told()
+    measure(can=True, float32=True)
+    assert not told()
+
+    measure(can=True)
+    samples = sum(entry.n for entry in wanted.entries)
+    shared = sum(entry.n for entry in wanted.entries if entry.defence == "none")
+    (sentence,) = told()
+    assert f"holds {samples} of the {samples} samples of {wanted.name} as a processor" in sentence
+    assert f"measures them, {shared} as this one does" in sentence
+    measure(can=True)
+    assert not told()
 
 
 class Bent(torch.nn.Module):

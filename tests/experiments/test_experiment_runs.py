@@ -19,7 +19,7 @@ from clcnn.embeddings import LinearEmbedding
 from clcnn.errors import DataError
 from clcnn.evaluation import PlanError, Store, Workshop, hashing
 from clcnn.evaluation.results import COLUMNS, results
-from clcnn.evaluation.runner import Silent
+from clcnn.evaluation.watch import Silent
 from clcnn.experiments import detector, manifold, theorem, tuning
 from clcnn.experiments.blueprints import FOLDER, blueprint, ready
 from clcnn.experiments.choices import made_otherwise

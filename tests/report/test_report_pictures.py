@@ -49,7 +49,8 @@ def test_pictures_are_chosen_from_both_sides() -> None:
 
 
 def test_a_plan_comes_back_from_its_manifest(shared: Path) -> None:
-    from clcnn.evaluation.runner import Bench, Silent
+    from clcnn.evaluation.bench import Bench
+    from clcnn.evaluation.watch import Silent
 
     experiment = next(e for e in gather([shared]) if e.name == "table1")
     result = next(r for r in experiment.results if (r.defence, r.attack) == ("linear", "pgd"))

@@ -235,7 +235,7 @@ def _status(
             try:
                 found = status(name, opened, request, workshop)
             except (PlanError, DataError) as error:  # not a single cell can be measured
-                found = Progress(name, 0, 0, 0, 0, (str(error),))
+                found = Progress(0, 0, 0, 0, name=name, missing=(str(error),))
             if as_json:
                 typer.echo(json.dumps(asdict(found)))
                 continue
@@ -244,6 +244,8 @@ def _status(
             typer.echo(f"{line}{found.samples} samples{more}")
             for sentence in found.missing:
                 typer.echo(f"  {sentence}")
+            if found.hint:
+                typer.echo(f"  {found.hint}")
 
 
 def show(outcome: Outcome) -> None:

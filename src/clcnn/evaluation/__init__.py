@@ -7,6 +7,7 @@ with Store("results.sqlite") as store:
 print(to_csv(found))
 """
 
+from clcnn.evaluation.bench import Bench, Cell
 from clcnn.evaluation.cache import ExampleCache, Examples
 from clcnn.evaluation.centring import BatchCentred
 from clcnn.evaluation.choice import Choice, Confirmation, Grid, Point
@@ -23,11 +24,12 @@ from clcnn.evaluation.results import (
     to_csv,
     warnings_of,
 )
-from clcnn.evaluation.runner import Bench, Cell, Watch, run
+from clcnn.evaluation.runner import run
 from clcnn.evaluation.schema import StoreError
 from clcnn.evaluation.store import Store
 from clcnn.evaluation.tables import PlanError
 from clcnn.evaluation.tune import tune
+from clcnn.evaluation.watch import Watch
 from clcnn.evaluation.workshop import Workshop
 
 __all__ = [

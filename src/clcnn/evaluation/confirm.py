@@ -15,9 +15,10 @@ from clcnn.evaluation.choice import Choice, Confirmation, Point, best, named, se
 from clcnn.evaluation.defence import Defence
 from clcnn.evaluation.hashing import digest
 from clcnn.evaluation.plan import NONE, Entry, Network, Plan
-from clcnn.evaluation.runner import Silent, Watch, run
+from clcnn.evaluation.runner import run
 from clcnn.evaluation.store import Store
 from clcnn.evaluation.tables import PlanError
+from clcnn.evaluation.watch import Silent, Watch
 from clcnn.evaluation.workshop import Workshop
 
 MARK = "clean"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from clcnn.control import ControlledModule
 from clcnn.embeddings.linear import LinearEmbedding
+from clcnn.evaluation.bench import Bench, Cell
 from clcnn.evaluation.choice import Choice, Grid, Point, best, named, settings_at
 from clcnn.evaluation.defence import Defence
 from clcnn.evaluation.defending import Defences, Defended
@@ -25,10 +26,11 @@ from clcnn.evaluation.measuring import rows_of, timed
 from clcnn.evaluation.plan import NONE, AttackPlan, Entry, Network, Plan
 from clcnn.evaluation.prefixes import prefixes
 from clcnn.evaluation.results import Result, results_of
-from clcnn.evaluation.runner import Bench, Cell, Silent, Unit, Watch, single, work
+from clcnn.evaluation.runner import Unit, single, work
 from clcnn.evaluation.store import Measured, Store
 from clcnn.evaluation.tables import PlanError, Table
 from clcnn.evaluation.truncation import truncated
+from clcnn.evaluation.watch import Silent, Watch
 from clcnn.evaluation.workshop import Workshop
 from clcnn.solvers.loop import IterativeSolver
 

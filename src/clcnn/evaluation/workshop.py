@@ -95,6 +95,12 @@ class Workshop:
         self._pictures: dict[tuple[str, str, bool], Pictures] = {}
         self._chosen: dict[tuple[str, str, bool, int, int], Chosen] = {}
 
+    def unrounded(self) -> Workshop:
+        """The same networks and images, with ``float32``."""
+        twin = copy.copy(self)
+        twin.float32 = True
+        return twin
+
     def network(self, plan: Plan, name: str) -> Trained:
         """The network called ``name`` in the plan."""
         network = plan.networks[name]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from clcnn.evaluation.results import Result, warnings_of
-from clcnn.evaluation.runner import Silent, Watch
 from clcnn.evaluation.runner import run as run_plan
 from clcnn.evaluation.store import Store
+from clcnn.evaluation.watch import Silent, Watch
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments.run import QUICK, Request, plan_of
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from clcnn.control import ControlledModule
+from clcnn.evaluation.bench import Bench, Cell
 from clcnn.evaluation.plan import Plan
-from clcnn.evaluation.runner import Bench, Cell, Watch
 from clcnn.evaluation.store import Store
+from clcnn.evaluation.watch import Watch
 from clcnn.evaluation.workshop import Workshop
 from clcnn.statistics import auroc, wilson
 

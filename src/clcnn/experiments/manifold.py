@@ -16,12 +16,13 @@ from torch import Tensor
 
 from clcnn.control import ControlledModule
 from clcnn.embeddings.base import Embedding
+from clcnn.evaluation.bench import Bench, Cell
 from clcnn.evaluation.plan import Plan
 from clcnn.evaluation.results import COLUMNS as CELL_COLUMNS
 from clcnn.evaluation.results import Result, pick
-from clcnn.evaluation.runner import Bench, Cell, Watch
 from clcnn.evaluation.runner import run as run_plan
 from clcnn.evaluation.store import Store
+from clcnn.evaluation.watch import Watch
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments.paper import MANIFOLD_GROWTH
 from clcnn.statistics import Z_95

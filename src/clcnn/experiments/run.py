@@ -11,9 +11,9 @@ from pathlib import Path
 
 from clcnn.evaluation.plan import NONE, Plan
 from clcnn.evaluation.results import COLUMNS, Result, compare, warnings_of
-from clcnn.evaluation.runner import Silent, Watch
 from clcnn.evaluation.runner import run as run_plan
 from clcnn.evaluation.store import Store
+from clcnn.evaluation.watch import Silent, Watch
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments import detector, figure2, manifold, theorem
 from clcnn.experiments.averages import means

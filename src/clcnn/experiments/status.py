@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from clcnn.evaluation.runner import Bench, Silent
+from clcnn.evaluation.held import Held, advice, held
 from clcnn.evaluation.store import Store
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments.run import Request, plan_of
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Cells, and samples of all cells: how many there are, how many are stored.
+@dataclass(frozen=True, kw_only=True)
+class Progress(Held):
+    """What a store holds of an experiment.
 
-    ``missing`` says which networks or choices are not there; their cells are not counted.
+    ``missing`` says which networks or choices are not there; their cells are not counted. ``hint``
+    says how to go on from results that were measured on another kind of processor.
     """
 
     name: str
-    cells: int
-    complete: int
-    samples: int
-    stored: int
     missing: tuple[str, ...] = ()
+    hint: str = ""
 
 
 def status(
@@ -31,19 +29,10 @@ def status(
     """What the store holds of an experiment that has a plan (`clcnn.experiments.run.PLANS`)."""
     workshop = workshop or Workshop()
     plan, missing = plan_of(name, request or Request(), workshop)
-    done = {
-        key: int(count)
-        for key, count in store.read(
-            "SELECT hash, sum(count * done) FROM cells JOIN chunks ON cell = id GROUP BY id"
-        )
-    }
-    bench = Bench(plan, workshop, store.folder, Silent())
-    wanted = {cell.key.hash: sum(cell.key.counts) for cell in bench.cells()}
+    here = held(plan, store, workshop)
     return Progress(
+        **asdict(here),
         name=plan.name,
-        cells=len(wanted),
-        complete=sum(done.get(key, 0) == count for key, count in wanted.items()),
-        samples=sum(wanted.values()),
-        stored=sum(done.get(key, 0) for key in wanted),
         missing=missing,
+        hint=advice(plan, store, workshop, here),
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from clcnn.evaluation.choice import Choice
 from clcnn.evaluation.confirm import confirm
-from clcnn.evaluation.runner import Silent, Watch
 from clcnn.evaluation.store import Store
 from clcnn.evaluation.tables import PlanError, UnpreparedError
 from clcnn.evaluation.tune import tune
+from clcnn.evaluation.watch import Silent, Watch
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments.choices import Task, asked, differs, is_confirmed, tasks
 from clcnn.experiments.run import PLANS

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from clcnn.data.catalogue import CATALOGUE
 from clcnn.errors import ClcnnError
+from clcnn.evaluation.bench import Bench, Cell
 from clcnn.evaluation.defence import from_settings
 from clcnn.evaluation.kinds import Kind
 from clcnn.evaluation.plan import NONE, AttackPlan, Entry, Network, Plan
 from clcnn.evaluation.results import Result
-from clcnn.evaluation.runner import Bench, Cell, Silent
 from clcnn.evaluation.store import Store
+from clcnn.evaluation.watch import Silent
 from clcnn.evaluation.workshop import Workshop
 from clcnn.report import words
 from clcnn.report.blocks import Block, Paragraph, Picture, Pictures, ReportError
