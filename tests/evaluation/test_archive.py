@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 import sqlite3
 from pathlib import Path
@@ -108,7 +109,9 @@ def test_cells_that_no_plan_lists_stay_behind(store: Path, tmp_path: Path) -> No
     assert len(listed["samples"]) == 6
 
 
-def test_plans_are_left_out_by_name(store: Path, tmp_path: Path) -> None:
+def test_plans_are_left_out_by_name(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (plan,) = {row[0] for row in contents(store)["entries"]}
     with pytest.raises(
         StoreError, match=f"no plan 'others' to leave out; expected one of '{plan}'"
@@ -119,7 +122,13 @@ def test_plans_are_left_out_by_name(store: Path, tmp_path: Path) -> None:
     assert bare["entries"] == []
     assert bare["samples"] == contents(store)["samples"], "the cells may be used again"
     options = ["--listed-only", "--without", plan, "--out", str(tmp_path / "none.xz")]
-    assert cli.run(["store", "pack", str(store), *options]) == 0  # what is incomplete is left out
+    packed = tmp_path / "none.xz"
+    # What is incomplete is left out.
+    assert cli.run(["store", "pack", str(store), *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "written": str(packed),
+        "bytes": packed.stat().st_size,
+    }
     none = contents(unpack(tmp_path / "none.xz", tmp_path / "none.sqlite"))
     assert (none["cells"], none["samples"]) == ([], [])
     assert contents(store)["entries"], "the store itself stays as it is"

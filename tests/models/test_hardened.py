@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import clcnn
-from clcnn import hardening, models
+from clcnn import cli, hardening, models
 from clcnn.data import HELDOUT_SEED, sample
 from clcnn.errors import DataError, LoadError
 from clcnn.evaluation import PlanError, Store, Workshop
@@ -86,7 +87,7 @@ def test_unknown_names_and_damaged_files_are_refused(
 
 
 def test_controls_are_fitted_calibrated_and_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shipped = sample("cifar10")
     parts = {
@@ -121,10 +122,17 @@ def test_controls_are_fitted_calibrated_and_written(
     _, facts = room.file("resnet20-cifar10", "strong")
     assert (facts.embedding, facts.strength) == ("SpectralEmbedding", 128)
     monkeypatch.setattr(hardening, "_ACTS", 0.5)
-    making.harden("resnet20-cifar10", tmp_path, presets=["strong"], filter_only=True)
+    words = ["harden", "resnet20-cifar10", "--out", str(tmp_path), "--preset", "strong"]
+    capsys.readouterr()
+    assert cli.run([*words, "--filter-only", "--json"]) == 0
+    told = capsys.readouterr()
+    (written,) = json.loads(told.out).items()
+    assert written[0] == str(tmp_path / "resnet20-cifar10-strong.safetensors")
+    assert "fitting on" in told.err
     _, facts = room.file("resnet20-cifar10", "strong")
     assert facts.embedding == "SpectralEmbedding"
     assert facts.command == "clcnn harden resnet20-cifar10 --seed 0 --filter-only"
+    assert written[1]["controlled_accuracy"] == facts.controlled_accuracy
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="no folder"):
         making.harden("resnet20-cifar10", tmp_path / "file")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny_images import pair, tiny_images
 
+from clcnn import cli
 from clcnn.attacks import FGSM, PGD
 from clcnn.data import Sample
 from clcnn.errors import DataError
@@ -69,11 +71,17 @@ def test_notes(tmp_path: Path, method: str, words: str) -> None:
     assert words in card.notes[3]
 
 
-def test_a_card_where_no_sample_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_where_no_sample_is_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def none(name: str) -> Sample:
         raise DataError(f"no sample of {name!r} comes with the package")
 
     monkeypatch.setattr(measure, "sample", none)
     train(replace(TINY, epochs=1), tmp_path / "run", images=pair())
-    card = Card.read(measure.write_card(tmp_path / "run", tmp_path / "run", attacked=4))
-    assert card.sample_correct is None
+    assert cli.run(["card", str(tmp_path / "run"), "--attacked", "4", "--json"]) == 0
+    written = tmp_path / "run" / "resnet20-tiny.json"
+    said = capsys.readouterr()
+    assert json.loads(said.out) == json.loads(written.read_text())
+    assert "clean:" in said.err
+    assert Card.read(written).sample_correct is None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from clcnn.errors import ClcnnError
 from clcnn.memory import keep_memory
+
+if TYPE_CHECKING:
+    import torch
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -43,6 +46,8 @@ _shared = {"debug": False}
 Root = Annotated[
     Path | None, typer.Option(help="Where data lie [default: $CLCNN_DATA or ~/.cache/clcnn].")
 ]
+Device = Annotated[str, typer.Option(help="Where networks run: cpu, cuda ...")]
+Threads = Annotated[int | None, typer.Option(help="Threads of the CPU [default: torch's].", min=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
@@ -68,6 +73,19 @@ def _code(error: Exception) -> int:
 
     wrong = isinstance(error, PlanError) and not isinstance(error, UnpreparedError)
     return 2 if wrong else 1
+
+
+def usable(device: str, threads: int | None) -> torch.device:
+    """A device that is there; from now on the CPU has so many threads."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise typer.BadParameter(f"--device {device} cannot be used ({error}).") from error
+    return torch.device(device)
 
 
 @app.callback()

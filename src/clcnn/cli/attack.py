@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clcnn.cli.app import AsJson, Root, app
-from clcnn.cli.evaluate import Device, Threads, make_workshop
+from clcnn.cli.app import AsJson, Device, Root, Threads, app
+from clcnn.cli.evaluate import make_workshop
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

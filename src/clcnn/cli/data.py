@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -65,10 +66,15 @@ def data_get(
     name: Annotated[Data, typer.Argument(help="The data set.")],
     root: Root = None,
     via: Annotated[Via | None, typer.Option(help="Use only this kind of source.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fetch a data set and check it. Example: clcnn data get cifar10"""
     from clcnn.data import get
 
+    if as_json:
+        place = get(name.value, root, via and via.value, say=partial(typer.echo, err=True))
+        typer.echo(json.dumps({"name": name.value, "place": str(place)}))
+        return
     typer.echo(get(name.value, root, via and via.value, say=typer.echo))
 
 
@@ -80,9 +86,14 @@ def data_sample(
     test: Annotated[int, typer.Option(help="Test images.", min=1)] = 1000,
     seed: Annotated[int, typer.Option(help="Decides which images.", min=0)] = 0,
     root: Root = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make the sample that comes with the package. Example: clcnn data sample cifar10 --out ."""
     from clcnn.data.sample import make
 
-    for path in make(name, out, train, test, seed, root):
+    paths = make(name, out, train, test, seed, root)
+    if as_json:
+        typer.echo(json.dumps({str(path): path.stat().st_size for path in paths}))
+        return
+    for path in paths:
         typer.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")

@@ -8,16 +8,8 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, app
-from clcnn.cli.evaluate import (
-    MOST_SEED,
-    Bars,
-    Device,
-    Threads,
-    as_numbers,
-    make_workshop,
-    stopped,
-)
+from clcnn.cli.app import AsJson, Device, Threads, app
+from clcnn.cli.evaluate import MOST_SEED, Bars, as_numbers, make_workshop, stopped
 
 NEXT = """What to try next:
   clcnn models                                   the trained networks that are here

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-from clcnn.cli.app import INTERRUPTED, AsJson, Root, app
+from clcnn.cli.app import INTERRUPTED, AsJson, Device, Root, Threads, app, usable
 from clcnn.cli.bars import TerminalBar
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from clcnn.evaluation.results import Result
     from clcnn.evaluation.workshop import Workshop
 
-Device = Annotated[str, typer.Option(help="Where networks run: cpu, cuda ...")]
-Threads = Annotated[int | None, typer.Option(help="Threads of the CPU [default: torch's].", min=1)]
 Float32 = Annotated[
     bool,
     typer.Option(
@@ -125,17 +123,9 @@ def make_workshop(
     root: Path | None, device: str, threads: int | None, float32: bool = False
 ) -> Workshop:
     """Networks and images on a device that is there."""
-    import torch
-
     from clcnn.evaluation import Workshop
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise typer.BadParameter(f"--device {device} cannot be used ({error}).") from error
-    return Workshop(root=root, device=device, float32=float32)
+    return Workshop(root=root, device=usable(device, threads), float32=float32)
 
 
 def stopped(store: Path) -> typer.Exit:

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, Root, app
+from clcnn.cli.app import AsJson, Device, Root, Threads, app
 from clcnn.cli.evaluate import (
     Bars,
-    Device,
     FeasibleOnly,
     Float32,
     Quick,
     Seed,
-    Threads,
     as_numbers,
     make_workshop,
     stopped,

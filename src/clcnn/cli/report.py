@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, Root, app
-from clcnn.cli.evaluate import Device, Float32, Threads, make_workshop
+from clcnn.cli.app import AsJson, Device, Root, Threads, app
+from clcnn.cli.evaluate import Float32, make_workshop
 
 
 @app.command()

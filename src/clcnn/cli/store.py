@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import app
+from clcnn.cli.app import AsJson, app
 
 store_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(store_app, name="store", help="Results as one compressed file, and back.")
@@ -24,6 +25,7 @@ def pack(
     without: Annotated[
         list[str] | None, typer.Option(help="A plan that is not listed in the copy; repeat it.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compress all that is measured so far. Example: clcnn store pack results.sqlite
 
@@ -31,7 +33,7 @@ def pack(
     """
     from clcnn.evaluation.archive import pack as write
 
-    typer.echo(f"written: {write(store, out, listed_only=listed_only, without=without or ())}")
+    _tell(write(store, out, listed_only=listed_only, without=without or ()), as_json)
 
 
 @store_app.command()
@@ -40,8 +42,14 @@ def unpack(
     out: Annotated[
         Path | None, typer.Option(help="The store [default: the archive's name without .xz].")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a store again, to go on from. Example: clcnn store unpack results.sqlite.xz"""
     from clcnn.evaluation.archive import unpack as write
 
-    typer.echo(f"written: {write(archive, out)}")
+    _tell(write(archive, out), as_json)
+
+
+def _tell(file: Path, as_json: bool) -> None:
+    facts = {"written": str(file), "bytes": file.stat().st_size}
+    typer.echo(json.dumps(facts) if as_json else f"written: {file}")

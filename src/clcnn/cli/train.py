@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from clcnn.cli.app import INTERRUPTED, AsJson, Root, app
+from clcnn.cli.app import INTERRUPTED, AsJson, Device, Root, Threads, app, usable
 from clcnn.cli.bars import TerminalBar
 from clcnn.cli.data import Data
 
@@ -102,6 +102,7 @@ def train(
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Use torch.compile.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a network. Example: clcnn train resnet20 --data cifar10 --method standard --epochs 1
 
@@ -135,7 +136,7 @@ def train(
     )
     place = folder or Path("runs") / settings.name
     try:
-        with _Progress(settings.epochs) as watch:
+        with _Progress(settings.epochs, as_json) as watch:
             run_training(
                 settings,
                 place,
@@ -152,6 +153,8 @@ def train(
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None
+    if as_json and watch.weights is not None:  # of several processes one
+        typer.echo(json.dumps({"weights": str(watch.weights), "epochs": watch.rows}))
 
 
 @app.command()
@@ -160,13 +163,19 @@ def card(
     out: Annotated[
         Path | None, typer.Option(help="Copy weights and card there [default: the run's folder].")
     ] = None,
-    attacked: Annotated[int, typer.Option(help="Test images to attack.")] = 10_000,
+    attacked: Annotated[int, typer.Option(help="Test images to attack.", min=1)] = 10_000,
     root: Root = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure trained weights and write their card. Example: clcnn card runs/resnet20-cifar10"""
     from clcnn.training.measure import write_card
 
-    typer.echo(write_card(folder, out or folder, attacked, root, say=typer.echo))
+    place = usable(device, threads)
+    say = _to_errors if as_json else typer.echo
+    written = write_card(folder, out or folder, attacked, root, place, say)
+    typer.echo(written.read_text() if as_json else written, nl=not as_json)
 
 
 @app.command()
@@ -188,6 +197,9 @@ def harden(
         bool, typer.Option("--filter-only", help="No network behind it: minutes, not hours.")
     ] = False,
     root: Root = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fit, calibrate and measure one-pass control. Example: clcnn harden resnet20-cifar10"""
     from clcnn.hardening import STEPS
@@ -197,8 +209,20 @@ def harden(
     if filter_only and steps is not None:
         raise typer.BadParameter("--steps are of the network that --filter-only leaves out.")
     chosen, steps = preset or PRESETS, steps or STEPS
-    for path in write(name, out, root, seed, steps, chosen, filter_only, typer.echo):
+    place = usable(device, threads)
+    say = _to_errors if as_json else typer.echo
+    paths = write(name, out, root, seed, steps, chosen, filter_only, place, say)
+    if as_json:
+        cards = {str(path): json.loads(path.with_suffix(".json").read_text()) for path in paths}
+        typer.echo(json.dumps(cards))
+        return
+    for path in paths:
         typer.echo(path)
+
+
+def _to_errors(sentence: str) -> None:
+    """Progress, where the output is JSON and nothing else."""
+    typer.echo(sentence, err=True)
 
 
 def _weights(start: str) -> Path:
@@ -213,25 +237,29 @@ def _weights(start: str) -> Path:
 
 
 class _Progress(TerminalBar):
-    """A bar for the epoch at a terminal; a line an epoch, always."""
+    """A bar for the epoch at a terminal; a line an epoch, unless it is ``quiet``."""
 
-    def __init__(self, epochs: int) -> None:
+    def __init__(self, epochs: int, quiet: bool = False) -> None:
         self.epochs = epochs
+        self.rows: list[dict[str, float]] = []
+        self.weights: Path | None = None
         columns = [
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         ]
-        console = Console(highlight=False, soft_wrap=True)
+        console = Console(highlight=False, soft_wrap=True, quiet=quiet)
         first = os.environ.get("LOCAL_RANK", "0") == "0"  # of several processes one draws
-        super().__init__(console, columns, sys.stdout.isatty() and first, epoch="1")
+        watched = sys.stdout.isatty() and first and not quiet
+        super().__init__(console, columns, watched, epoch="1")
 
     def step(self, epoch: int, step: int, steps: int) -> None:
         if self.bar is not None:
             self.bar.update(self.task, completed=step, total=steps, epoch=str(epoch + 1))
 
     def epoch(self, row: dict[str, float]) -> None:
+        self.rows.append(row)
         words = [
             f"epoch {row['epoch']:.0f}/{self.epochs}",
             f"loss {row['loss']:.4f}",
@@ -244,4 +272,5 @@ class _Progress(TerminalBar):
         self.console.print("  ".join(words))
 
     def done(self, weights: Path) -> None:
+        self.weights = weights
         self.console.print(f"weights: {weights}")

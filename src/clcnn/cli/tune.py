@@ -9,18 +9,9 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, Root, app
+from clcnn.cli.app import AsJson, Device, Root, Threads, app
 from clcnn.cli.data import Data
-from clcnn.cli.evaluate import (
-    MOST_SEED,
-    Bars,
-    Device,
-    FeasibleOnly,
-    Quick,
-    Threads,
-    make_workshop,
-    stopped,
-)
+from clcnn.cli.evaluate import MOST_SEED, Bars, FeasibleOnly, Quick, make_workshop, stopped
 
 
 class TuneSplit(StrEnum):

@@ -34,6 +34,7 @@ def harden(
     steps: int = STEPS,
     presets: Sequence[str] = PRESETS,
     filter_only: bool = False,
+    device: str | torch.device = "cpu",
     say: Callable[[str], None] = lambda sentence: None,
 ) -> list[Path]:
     """Fit the control of a shipped network on its training images and write every preset.
@@ -56,9 +57,9 @@ def harden(
             f"found {out}, which is no folder and cannot be made one ({error}); expected a folder "
             "for the files. Choose another with --out."
         ) from error
-    x, y = load_images(data, "train", root).tensors()
+    x, y = (part.to(device) for part in load_images(data, "train", root).tensors())
     say(f"fitting on {len(x)} training images of {data}")
-    network = shelf.load(name)
+    network = shelf.load(name).to(device)
     fitted = fit_filter(network, x)
     if not filter_only and is_worth_refining(fitted):
         say("training a network behind the filter")
@@ -88,8 +89,9 @@ def finish(
 ) -> Path:
     """Calibrate and measure a control that was fitted on so many ``images``, and write it."""
     facts = shelf.card(name)
-    clean = load_images(facts.data, "heldout", root).tensors()[0]
-    test, labels = load_images(facts.data, "test", root).tensors()
+    device = fitted.input_like.device
+    clean = load_images(facts.data, "heldout", root).tensors()[0].to(device)
+    test, labels = (part.to(device) for part in load_images(facts.data, "test", root).tensors())
     robust = fitted.configure(solver=Feedback(preset=preset))  # type: ignore[arg-type]
     robust.calibrate(list(torch.split(clean, _BATCH)), alpha=_ALPHA)
     path = out / f"{name}-{preset}.safetensors"

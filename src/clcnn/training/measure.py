@@ -31,14 +31,15 @@ def write_card(
     out: Path,
     attacked: int,
     root: str | Path | None = None,
+    device: str | torch.device = "cpu",
     say: Callable[[str], None] = lambda message: None,
 ) -> Path:
     """Put the weights of ``run`` and the card that they earn into ``out``; return the card."""
     source = run / WEIGHTS
     network, facts = read_weights(source)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     settings = facts["settings"]
-    x, y = load(settings["data"], "test", root).tensors()
+    x, y = (part.to(device) for part in load(settings["data"], "test", root).tensors())
     clean = accuracy(network, x, y)
     say(f"clean: {clean:.2f} % of {len(y)}")
     rows = []
@@ -78,7 +79,7 @@ def write_card(
 
 @torch.no_grad()
 def accuracy(network: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The percentage of images that the network gets right."""
+    """The percentage of images that the network gets right; all are on one device."""
     return 100 * _correct(network, x, y) / len(x)
 
 
@@ -88,7 +89,8 @@ def _of_sample(network: nn.Module, data: str) -> int | None:
         x, y = sample(data).test
     except DataError:
         return None
-    return _correct(network, x, y)
+    device = next(network.parameters()).device
+    return _correct(network, x.to(device), y.to(device))
 
 
 @torch.no_grad()
