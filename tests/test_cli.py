@@ -64,6 +64,14 @@ def test_choices_are_those_of_the_library() -> None:
         ["attack", "resnet20-cifar10", "--attack", "fgsm", "--steps", "3"],
         ["attack", "resnet20-cifar10", "--eps", "-1"],
         ["train"],
+        ["train", "resnet20", "--lr", "nan"],
+        ["train", "resnet20", "--device", "abacus"],
+        ["bench", "--n", "0"],
+        ["bench", "--device", "abacus"],
+        ["card", "runs", "--device", "abacus"],
+        ["harden", "nonsense"],
+        ["harden", "resnet20-cifar10", "--preset", "weak"],
+        ["report", "results.sqlite", "--out", "."],
     ],
 )
 def test_wrong_use_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

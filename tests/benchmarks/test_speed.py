@@ -145,7 +145,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert set(SECTIONS) & set(found) == {"costs", "leaving"}
     assert out.with_suffix(".png").stat().st_size > 10_000
     assert "Cost in plain forward passes" in capsys.readouterr().out
-    assert cli.run([*words, "--section", "nonsense"]) == 1
+    assert cli.run([*words, "--section", "nonsense"]) == 2
 
 
 def test_settings_that_cannot_be_are_refused_before_any_work() -> None:

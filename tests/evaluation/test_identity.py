@@ -13,11 +13,16 @@ from tiny import TEXT, network, pictures, plan, workshop
 import clcnn
 from clcnn.evaluation import (
     Bench,
+    Grid,
+    Network,
+    PlanError,
+    Store,
     Workshop,
     defending,
     hashing,
     manifest,
     run,
+    tune,
 )
 from clcnn.evaluation.kinds import Kind
 from clcnn.evaluation.watch import Silent
@@ -239,39 +244,51 @@ def test_float32_gives_the_results_of_a_processor_without_bfloat16_on_one_that_h
     assert with_it != without
 
 
-def test_a_store_that_holds_more_without_bfloat16_says_how_to_go_on_from_it(
+def test_a_store_that_holds_more_without_bfloat16_is_not_measured_anew_unasked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wanted = plan(TEXT.replace('"head"]', '"head"]\naccelerate = "bfloat16"'))
-    said: list[str] = []
+    samples = sum(entry.n for entry in wanted.entries)
+    shared = sum(entry.n for entry in wanted.entries if entry.defence == "none")
 
-    class Heard(Silent):
-        def say(self, sentence: str) -> None:
-            said.append(sentence)
-
-    def measure(can: bool, float32: bool = False) -> None:
-        said.clear()
+    def measure(can: bool, float32: bool | None = None) -> set[int]:
         monkeypatch.setattr(defending, "multiplies_bfloat16", lambda device: can)
         shop = workshop()
         shop.float32 = float32
-        run(wanted, tmp_path / "r.sqlite", workshop=shop, watch=Heard())
+        return {result.cell for result in run(wanted, tmp_path / "r.sqlite", workshop=shop)}
 
-    def told() -> list[str]:
-        return [sentence for sentence in said if "--float32" in sentence]
+    def listed() -> set[int]:
+        with Store(tmp_path / "r.sqlite") as store:
+            return {row[0] for row in store.read("SELECT cell FROM entries")}
 
-    measure(can=False)
-    assert not told()
-    measure(can=True, float32=True)
-    assert not told()
+    without = measure(can=False)
+    assert measure(can=True, float32=True) == without
+    said = rf"{samples} of the {samples} samples of {wanted.name} .* {shared} as this .*--float32"
+    with pytest.raises(PlanError, match=said):
+        measure(can=True)
+    assert listed() == without  # what is there stays as it was
+    rounded = measure(can=True, float32=False)
+    assert listed() == rounded != without
+    assert measure(can=True) == rounded  # as many as without: nothing would be measured anew
 
-    measure(can=True)
-    samples = sum(entry.n for entry in wanted.entries)
-    shared = sum(entry.n for entry in wanted.entries if entry.defence == "none")
-    (sentence,) = told()
-    assert f"holds {samples} of the {samples} samples of {wanted.name} as a processor" in sentence
-    assert f"measures them, {shared} as this one does" in sentence
-    measure(can=True)
-    assert not told()
+
+def test_a_grid_without_bfloat16_is_not_measured_anew_unasked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    defence = plan(TEXT.replace('"head"]', '"head"]\naccelerate = "bfloat16"')).defences["linear"]
+    grid = Grid(iterations=(1, 2), lr=(0.05,), energy=(0.8,))
+
+    def choose(can: bool, float32: bool | None = None) -> None:
+        monkeypatch.setattr(defending, "multiplies_bfloat16", lambda device: can)
+        shop = workshop()
+        shop.float32 = float32
+        with Store(tmp_path / "r.sqlite") as store:
+            tune(Network("tiny", "mnist"), store, defence=defence, grid=grid, n=8, workshop=shop)
+
+    choose(can=False)
+    choose(can=True, float32=True)
+    with pytest.raises(PlanError, match="--float32"):
+        choose(can=True)
 
 
 class Bent(torch.nn.Module):

@@ -95,6 +95,7 @@ def test_stealth_is_left_out_where_the_attacker_knows_of_no_control() -> None:
         ("[[grid]]", "[grid]", ["grid", "[[grid]]"]),
         ("[networks.tiny]", "[network.tiny]", ["networks", "found none"]),
         ('name = "tiny"', "", ["name", "found nothing"]),
+        ('name = "tiny"', 'name = " "', ["name", "found ' '", "a name for the plan"]),
         ("[attacks.noise]", "[attacks.none]", ["[attacks.none]", "taken"]),
         ('kind = "noise"', 'kind = "noise"\nbatch_size = 3', ["'batch_size'"]),
         ('kind = "noise"', 'kind = "manifold"\nembedding_of = "linaer"', ["'linear'?"]),

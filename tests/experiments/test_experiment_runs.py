@@ -445,7 +445,7 @@ def test_the_command_writes_csv_and_says_what_lacks(
     assert (here / "t.csv").is_file()
     assert cli.run(["experiment", "tune", "--only", "table2", "--json"]) == 0
     captured = capsys.readouterr()
-    assert captured.err.count("missing: found no weights called") == 2
+    assert captured.err.count("found no weights called") == 2
     assert [json.loads(line)["written"] for line in captured.out.splitlines()]
 
 

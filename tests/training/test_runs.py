@@ -249,7 +249,7 @@ def test_a_folder_that_cannot_be_made_is_noticed_at_once(tmp_path: Path) -> None
 
 
 def test_an_accelerator_that_is_not_here(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="--accelerator abacus"):
+    with pytest.raises(TrainingError, match="--device abacus"):
         train(TINY, tmp_path, images=pair(), accelerator="abacus")
 
 

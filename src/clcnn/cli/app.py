@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,6 +76,27 @@ def _code(error: Exception) -> int:
 
     wrong = isinstance(error, PlanError) and not isinstance(error, UnpreparedError)
     return 2 if wrong else 1
+
+
+def check_place(path: Path) -> None:
+    """Fail before the work, not after it, where no file can be written."""
+    from clcnn.data.files import explained
+
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder; expected a file to write.")
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+
+
+@contextmanager
+def wrong_use(*kinds: type[ClcnnError]) -> Iterator[None]:
+    """Errors of these kinds come from the options given: exit code 2, not 1."""
+    try:
+        yield
+    except kinds as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def usable(device: str, threads: int | None) -> torch.device:

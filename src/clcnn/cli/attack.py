@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clcnn.cli.app import AsJson, Device, Root, Threads, app
+from clcnn.cli.app import AsJson, Device, Root, Threads, app, check_place
 from clcnn.cli.evaluate import make_workshop
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def attack(
     if not math.isfinite(eps):
         raise typer.BadParameter(f"expected a finite --eps in 1/255, got {eps}.")
     if out is not None:
-        _check_place(out)
+        check_place(out)
     model, x, y = _subject(network, n, whole, seed, root, device, threads)
     more = {} if steps is None else {"steps": steps}
     made = ATTACKS[name](eps / 255, norm=str(norm), seed=seed, **more)
@@ -139,16 +138,6 @@ def _controlled(path: Path, model: nn.Module) -> ControlledModule:
     import clcnn
 
     return clcnn.load(path, model)
-
-
-def _check_place(path: Path) -> None:
-    """Fail before the attack, not after it, where no file can be written."""
-    from clcnn.data.files import explained
-
-    with explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
 
 
 def _keep(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clcnn.cli.app import INTERRUPTED, Root, app
+from clcnn.cli.app import INTERRUPTED, Device, Root, Threads, app, usable, wrong_use
 
 
 @app.command()
@@ -26,7 +26,7 @@ def bench(
     lr: Annotated[float, typer.Option(help="Learning rate of the solvers.")] = 0.005,
     energy: Annotated[float, typer.Option(help="Share of the energy to keep.")] = 0.99,
     rounds: Annotated[int, typer.Option(help="Rounds of every timing.")] = 7,
-    threads: Annotated[int | None, typer.Option(help="Threads [default: torch's choice].")] = None,
+    threads: Threads = None,
     section: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,7 +34,7 @@ def bench(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda ...")] = "cpu",
+    device: Device = "cpu",
     root: Root = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="The shipped sample, without the slow references.")
@@ -44,22 +44,25 @@ def bench(
     """Measure what control costs. Example: clcnn bench --quick"""
     from clcnn.benchmarks.figure import draw
     from clcnn.benchmarks.run import SECTIONS, Settings, run
+    from clcnn.errors import DataError
 
-    settings = Settings(
-        network=network,
-        fit=fit,
-        n=n,
-        batch=batch,
-        iterations=iterations,
-        lr=lr,
-        energy=energy,
-        rounds=rounds,
-        threads=threads,
-        sections=tuple(section) if section else SECTIONS,
-        seed=seed,
-        device=device,
-        quick=quick,
-    )
+    usable(device, threads)
+    with wrong_use(DataError):
+        settings = Settings(
+            network=network,
+            fit=fit,
+            n=n,
+            batch=batch,
+            iterations=iterations,
+            lr=lr,
+            energy=energy,
+            rounds=rounds,
+            threads=threads,
+            sections=tuple(section) if section else SECTIONS,
+            seed=seed,
+            device=device,
+            quick=quick,
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     # Not with_suffix, which would take the end of a name such as v1.2 for one.
     table, picture = Path(f"{out}.json"), Path(f"{out}.png")

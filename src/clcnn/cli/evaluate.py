@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
     from clcnn.evaluation.workshop import Workshop
 
 Float32 = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--float32",
-        help="Never round to bfloat16: the results of a processor that cannot, on any.",
+        "--float32/--bfloat16",
+        help="Go on from results that were never rounded to bfloat16, or round where a plan and "
+        "the processor allow it [default: the latter, unless the store holds more of the former].",
+        show_default=False,
     ),
 ]
 Quick = Annotated[
@@ -55,7 +58,7 @@ def evaluate(
     root: Root = None,
     device: Device = "cpu",
     threads: Threads = None,
-    float32: Float32 = False,
+    float32: Float32 = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure defences under attack. Example: clcnn evaluate plan.toml --store results.sqlite
@@ -116,11 +119,13 @@ def _number(name: str, text: str) -> str | float | None:
         value = float(text)
     except ValueError:
         return text or None
+    if not math.isfinite(value):
+        return None
     return int(value) if value.is_integer() and "." not in text else value
 
 
 def make_workshop(
-    root: Path | None, device: str, threads: int | None, float32: bool = False
+    root: Path | None, device: str, threads: int | None, float32: bool | None = None
 ) -> Workshop:
     """Networks and images on a device that is there."""
     from clcnn.evaluation import Workshop
@@ -181,8 +186,7 @@ class Bars(TerminalBar):
             self.bar.update(self.task, completed=done, total=total, left=time_left(seconds_left))
 
     def say(self, sentence: str) -> None:
-        if not self.quiet:
-            self.console.print(sentence)
+        self.console.print(sentence)  # to stderr: nothing that JSON would mind
 
 
 def time_left(seconds: float | None) -> str:

@@ -87,7 +87,7 @@ def experiment(
     root: Root = None,
     device: Device = "cpu",
     threads: Threads = None,
-    float32: Float32 = False,
+    float32: Float32 = None,
     as_json: AsJson = False,
 ) -> None:
     """Repeat an experiment of the paper. Example: clcnn experiment table1 --quick
@@ -95,12 +95,12 @@ def experiment(
     Without --quick it needs settings that were chosen before: clcnn experiment tune. Repeat the
     command to go on after a stop; run it twice at once to share the work. Fewer images (--most) or
     another --seed have results of their own. Where a network or chosen settings are missing, the
-    other rows are measured, and the exit code is 1.
+    other rows are measured, and the exit code is 1. With --json all, tune and their --status print
+    an object a line.
     """
     from clcnn.errors import DataError
     from clcnn.evaluation import PlanError, Store
     from clcnn.experiments import tuning
-    from clcnn.experiments.choices import tasks
     from clcnn.experiments.run import ORDER, PLANS, Request, plan_of
 
     if csv is not None and name in (Experiment.all, Experiment.tune):
@@ -139,9 +139,6 @@ def experiment(
                     workshop=workshop,
                     watch=watch,
                 )
-                if as_json:  # else the run itself says it
-                    for sentence in tasks([*map(str, only or PLANS)], choices, workshop)[1]:
-                        typer.echo(f"missing: {sentence}", err=True)
                 _tell(made, as_json)
                 return
             for each in ORDER if name is Experiment.all else (name.value,):

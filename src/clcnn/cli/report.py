@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, Device, Root, Threads, app
-from clcnn.cli.evaluate import Float32, make_workshop
+from clcnn.cli.app import AsJson, Device, Root, Threads, app, check_place
+from clcnn.cli.evaluate import make_workshop
 
 
 @app.command()
@@ -35,7 +35,6 @@ def report(
     root: Root = None,
     device: Device = "cpu",
     threads: Threads = None,
-    float32: Float32 = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn results into a page. Example: clcnn report results.sqlite --out report.html
@@ -44,13 +43,16 @@ def report(
     """
     from clcnn.report import make_report, write_html, write_markdown
 
+    for file in (out, markdown):
+        if file is not None:
+            check_place(file)
     document = make_report(
         stores,
         notes=notes,
         tables_of=csv or (),
         choices=choice or (),
         pictures=pictures,
-        workshop=make_workshop(root, device, threads, float32),
+        workshop=make_workshop(root, device, threads),
         tell=lambda sentence: typer.echo(sentence, err=True),
     )
     write_html(document, out)

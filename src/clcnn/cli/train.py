@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from clcnn.cli.app import INTERRUPTED, AsJson, Device, Root, Threads, app, usable
+from clcnn.cli.app import INTERRUPTED, AsJson, Device, Root, Threads, app, usable, wrong_use
 from clcnn.cli.bars import TerminalBar
 from clcnn.cli.data import Data
 
@@ -108,32 +108,35 @@ def train(
 
     Each epoch ends in a checkpoint. Repeat the command with --resume to go on after a stop.
     """
+    from clcnn.errors import DataError
     from clcnn.training import Settings
     from clcnn.training import train as run_training
 
-    settings = Settings(
-        network=network.value,
-        data=data.value,
-        method=method.value,
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        seed=seed,
-        clean_weight=clean_weight,
-        eps=eps,
-        eps_start=eps_start,
-        sizes=sizes,
-        step_size=step_size,
-        steps=steps,
-        random_start=random_start,
-        processes=processes,
-        nodes=nodes,
-        precision=precision,
-        channels_last=channels_last,
-        compiled=compiled,
-    )
+    with wrong_use(DataError):
+        settings = Settings(
+            network=network.value,
+            data=data.value,
+            method=method.value,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            seed=seed,
+            clean_weight=clean_weight,
+            eps=eps,
+            eps_start=eps_start,
+            sizes=sizes,
+            step_size=step_size,
+            steps=steps,
+            random_start=random_start,
+            processes=processes,
+            nodes=nodes,
+            precision=precision,
+            channels_last=channels_last,
+            compiled=compiled,
+        )
+    _check_device(accelerator)
     place = folder or Path("runs") / settings.name
     try:
         with _Progress(settings.epochs, as_json) as watch:
@@ -202,13 +205,21 @@ def harden(
     as_json: AsJson = False,
 ) -> None:
     """Fit, calibrate and measure one-pass control. Example: clcnn harden resnet20-cifar10"""
+    from clcnn.errors import LoadError
     from clcnn.hardening import STEPS
+    from clcnn.models import shelf
     from clcnn.solvers.feedback import PRESETS
     from clcnn.training.harden import harden as write
 
     if filter_only and steps is not None:
         raise typer.BadParameter("--steps are of the network that --filter-only leaves out.")
+    with wrong_use(LoadError):
+        shelf.card(name)
     chosen, steps = preset or PRESETS, steps or STEPS
+    if unknown := [given for given in chosen if given not in PRESETS]:
+        raise typer.BadParameter(
+            f"found --preset {unknown[0]!r}; expected some of {', '.join(PRESETS)}."
+        )
     place = usable(device, threads)
     say = _to_errors if as_json else typer.echo
     paths = write(name, out, root, seed, steps, chosen, filter_only, place, say)
@@ -218,6 +229,18 @@ def harden(
         return
     for path in paths:
         typer.echo(path)
+
+
+def _check_device(name: str) -> None:
+    """Refuse what names no device; no memory is taken on one, since processes are yet to start."""
+    import torch
+
+    if name in ("auto", "gpu", "tpu"):  # lightning's own
+        return
+    try:
+        torch.device(name)
+    except RuntimeError as error:
+        raise typer.BadParameter(f"--device {name} is none ({error}).") from error
 
 
 def _to_errors(sentence: str) -> None:

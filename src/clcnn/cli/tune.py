@@ -11,7 +11,7 @@ import typer
 
 from clcnn.cli.app import AsJson, Device, Root, Threads, app
 from clcnn.cli.data import Data
-from clcnn.cli.evaluate import MOST_SEED, Bars, FeasibleOnly, Quick, make_workshop, stopped
+from clcnn.cli.evaluate import MOST_SEED, Bars, FeasibleOnly, Float32, Quick, make_workshop, stopped
 
 
 class TuneSplit(StrEnum):
@@ -65,6 +65,7 @@ def tune(
     root: Root = None,
     device: Device = "cpu",
     threads: Threads = None,
+    float32: Float32 = None,
     as_json: AsJson = False,
 ) -> None:
     """Choose a defence's settings. Example: clcnn tune resnet20-cifar10 --out choice.json
@@ -98,7 +99,7 @@ def tune(
     chosen_on = min(images, 100) if quick else images
     if 0 < confirm <= chosen_on:
         raise typer.BadParameter(f"--confirm takes more images than the {chosen_on} to choose on.")
-    workshop = make_workshop(root, device, threads)
+    workshop = make_workshop(root, device, threads, float32)
     grid = Grid(rule="singular", energy=(0.99,)) if paper_literal else Grid()
     try:
         grid = replace(

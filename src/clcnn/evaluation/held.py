@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from clcnn.evaluation.bench import Bench
+from clcnn.evaluation.bench import Bench, Cell
 from clcnn.evaluation.plan import Plan
 from clcnn.evaluation.store import Store
+from clcnn.evaluation.tables import PlanError
 from clcnn.evaluation.watch import Silent
 from clcnn.evaluation.workshop import Workshop
+
+Keyed = Callable[[Cell], Cell]
+"""Gives a cell another key, where the same settings are measured in another way."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Held:
     stored: int
 
 
-def held(plan: Plan, store: Store, workshop: Workshop) -> Held:
+def held(plan: Plan, store: Store, workshop: Workshop, keyed: Keyed = lambda cell: cell) -> Held:
     """What the store holds of a plan, as today's code would measure it; nothing is run."""
     done = {
         key: int(count)
@@ -29,7 +34,7 @@ def held(plan: Plan, store: Store, workshop: Workshop) -> Held:
             "SELECT hash, sum(count * done) FROM cells JOIN chunks ON cell = id GROUP BY id"
         )
     }
-    cells = Bench(plan, workshop, store.folder, Silent()).cells()
+    cells = map(keyed, Bench(plan, workshop, store.folder, Silent()).cells())
     wanted = {cell.key.hash: sum(cell.key.counts) for cell in cells}
     return Held(
         cells=len(wanted),
@@ -39,20 +44,24 @@ def held(plan: Plan, store: Store, workshop: Workshop) -> Held:
     )
 
 
-def advice(plan: Plan, store: Store, workshop: Workshop, here: Held | None = None) -> str:
-    """What to say where more of a plan is stored without bfloat16 than with it; else nothing.
-
-    Without it, the results of a processor that cannot multiply bfloat16 would silently be measured
-    once more on one that can.
-    """
-    if workshop.float32:
+def advice(plan: Plan, store: Store, workshop: Workshop, keyed: Keyed = lambda cell: cell) -> str:
+    """What to say where more of a plan is stored without bfloat16 than with it; else nothing."""
+    if workshop.float32 is not None:
         return ""
-    here = here or held(plan, store, workshop)
-    unrounded = held(plan, store, workshop.unrounded())
+    here = held(plan, store, workshop, keyed)
+    unrounded = held(plan, store, workshop.unrounded(), keyed)
     if unrounded.stored <= here.stored:
         return ""
     return (
-        f"the store holds {unrounded.stored} of the {here.samples} samples of {plan.name} as a "
-        f"processor without bfloat16 measures them, {here.stored} as this one does: "
-        "add --float32 (in Python: Workshop(float32=True)) to go on from those."
+        f"found {unrounded.stored} of the {here.samples} samples of {plan.name} measured without "
+        f"bfloat16, and {here.stored} as this processor measures them, which has it; expected to "
+        "be told which: --float32 goes on from the former, --bfloat16 measures anew (in Python "
+        "Workshop(float32=True) or False)."
     )
+
+
+def decided(plan: Plan, store: Store, workshop: Workshop, keyed: Keyed = lambda cell: cell) -> None:
+    """Raise where results without bfloat16 would silently be measured once more with it."""
+    found = advice(plan, store, workshop, keyed)
+    if found:
+        raise PlanError(found)

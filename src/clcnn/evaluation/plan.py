@@ -138,6 +138,8 @@ def read_plan(path: str | Path) -> Plan:
 def parse(table: Table, folder: Path) -> Plan:
     """The plan in a table; everything that can be checked before any work is."""
     name = table.text("name")
+    if not name.strip():
+        raise table.error("name", repr(name), "a name for the plan, such as 'mine'")
     n = table.whole("n", 1000)
     networks = {k: _network(t) for k, t in table.tables("networks").items()}
     if not networks:

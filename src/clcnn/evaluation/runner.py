@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clcnn.evaluation.bench import Bench, Cell
 from clcnn.evaluation.forecast import Forecast
-from clcnn.evaluation.held import advice
+from clcnn.evaluation.held import decided
 from clcnn.evaluation.manifest import manifest
 from clcnn.evaluation.plan import Entry, Plan
 from clcnn.evaluation.results import Result, results_of
@@ -39,9 +39,7 @@ def run(
     bench = Bench(plan, workshop, folder, watch)
     bench.check()  # before a store is made: what cannot be run leaves none behind
     with nullcontext(store) if isinstance(store, Store) else Store(store) as opened:
-        more = advice(plan, opened, workshop)
-        if more:
-            watch.say(more)
+        decided(plan, opened, workshop)
         cells = bench.cells()
         made_with = manifest(plan, workshop)
         number = opened.begin(made_with)

@@ -157,7 +157,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise PlanError(f"there is no file {path}; expected one that `clcnn tune` wrote.") from None
     except (OSError, ValueError) as error:
-        raise PlanError(f"{path} is no JSON file: {error}.") from error
+        raise PlanError(
+            f"{path} is no JSON file ({error}); expected one that `clcnn tune` wrote."
+        ) from error
     if not isinstance(value, dict):
         raise PlanError(f"{path} holds {shown(value)}; expected what `clcnn tune` wrote.")
     return value

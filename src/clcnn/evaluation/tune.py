@@ -20,6 +20,7 @@ from clcnn.evaluation.choice import Choice, Grid, Point, best, named, settings_a
 from clcnn.evaluation.defence import Defence
 from clcnn.evaluation.defending import Defences, Defended
 from clcnn.evaluation.hashing import digest, room_code
+from clcnn.evaluation.held import decided
 from clcnn.evaluation.kinds import SOLVERS, Kind, attack_kind, has_setting
 from clcnn.evaluation.manifest import manifest
 from clcnn.evaluation.measuring import rows_of, timed
@@ -68,6 +69,7 @@ def tune(
     plan = _plan(network, defence, grid, n, seed, chunk, split, sample, folder or Path())
     bench = Bench(plan, workshop, store.folder, watch)
     bench.check()
+    decided(plan, store, workshop, _apart)
     cells = [_apart(cell) for cell in bench.cells()]
     made_with = manifest(plan, workshop)
     made_with["plan"]["grid"] = asdict(grid)

@@ -75,7 +75,7 @@ class Workshop:
     to fit on, "test" or "heldout" to measure on) are used in place of what the package has. Images
     are pairs (x, y) of tensors, x as floats in [0, 1] or as bytes, y whole numbers. With
     ``float32`` no defence rounds to bfloat16 where the device could: its results are then those of
-    a processor that cannot.
+    a processor that cannot. None is False, but refuses a store that holds more of such results.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Workshop:
         device: str | torch.device = "cpu",
         networks: Mapping[str, nn.Module] | None = None,
         images: Given | None = None,
-        float32: bool = False,
+        float32: bool | None = None,
     ) -> None:
         self.root = root
         self.device = torch.device(device)

@@ -29,10 +29,9 @@ def status(
     """What the store holds of an experiment that has a plan (`clcnn.experiments.run.PLANS`)."""
     workshop = workshop or Workshop()
     plan, missing = plan_of(name, request or Request(), workshop)
-    here = held(plan, store, workshop)
     return Progress(
-        **asdict(here),
+        **asdict(held(plan, store, workshop)),
         name=plan.name,
         missing=missing,
-        hint=advice(plan, store, workshop, here),
+        hint=advice(plan, store, workshop),
     )

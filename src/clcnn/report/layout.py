@@ -149,7 +149,7 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
             "it. The attacks of the other columns do not know of the control, so their figures are "
             "no bound on what an attacker can do."
         )
-    elif not adaptive and not experiment.is_of_corruptions:
+    elif not adaptive and not experiment.is_of_corruptions and set(attacks) != {NONE}:
         legend.append(
             "Only oblivious attacks are in this table: they do not know of the control, so its "
             "figures are no bound on what an attacker can do."

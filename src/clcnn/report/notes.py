@@ -71,7 +71,10 @@ def read_notes(path: Path, experiments: Sequence[Experiment]) -> list[Note]:
         notes = [_note(entry, experiments) for entry in table.array("why")]
         table.end()
     except PlanError as error:
-        raise ReportError(str(error).replace("a plan in TOML", "notes in TOML")) from error
+        said = str(error)
+        for plan in ("a plan in TOML", "a plan as in docs/evaluation.md"):
+            said = said.replace(plan, "notes in TOML, tables [[why]]")
+        raise ReportError(said) from error
     return notes
 
 

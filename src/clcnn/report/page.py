@@ -214,9 +214,9 @@ def _unfinished(experiments: Sequence[Experiment]) -> list[Block]:
     if not lacking:
         return []
     text = (
-        f"{words.several(len(lacking), 'cell is', 'cells are')} not complete. They stand in the "
-        "tables with what they have so far and are not marked against the paper's; repeat the "
-        "commands that measure them to go on."
+        f"{words.several(len(lacking), 'cell is', 'cells are')} not complete. The tables have what "
+        "is there so far, and set no mark against the paper's figure; repeat the commands that "
+        "measure them to go on."
     )
     ahead = Counter(plan for plan, r in lacking if not r.n)
     items = [f"{plan}: {words.several(n, 'cell')} not begun" for plan, n in ahead.items()] + [

@@ -113,9 +113,12 @@ def _pictured(
             f"plan from again ({error!r})."
         ) from error
     with Store(experiment.store, must_exist=True) as store:
+        was = json.loads(store.read("SELECT settings FROM cells WHERE id = ?", result.cell)[0][0])
+        if was["defence"].get("rounded") is False:
+            workshop = workshop.unrounded()
         bench = Bench(plan, workshop, store.folder, _Telling(tell))
         cell = bench.cells()[0]
-        _check_the_same(store, result.cell, cell)
+        _check_the_same(was, cell)
         stored = _rows(store, result.cell)
         unhelped = _rows(store, subject.plain.cell)
     samples, saved = choose(stored, unhelped, count)
@@ -155,17 +158,15 @@ def _pictured(
     others = sum(a != stored[s][1] for a, s in zip(predicted, samples, strict=True))
     if others:
         caption += (
-            f" {others} of {len(samples)} answers differ from the stored ones: code, weights or "
-            "data are no longer those that the cell was measured with."
+            f" {others} of {len(samples)} answers differ from the stored ones: code, weights, data "
+            "or the processor are no longer those that the cell was measured with."
         )
     heads = ("input", "attacked", f"control × {MAGNIFIED:g}", "controlled")
     return Pictures(words.slug(f"pictures-{experiment.plan}"), caption, heads, pictures)
 
 
-def _check_the_same(store: Store, measured: int, now: Cell) -> None:
+def _check_the_same(was: Mapping[str, Any], now: Cell) -> None:
     """Raise where the names in a store lead to another network or other images by now."""
-    text = store.read("SELECT settings FROM cells WHERE id = ?", measured)[0][0]
-    was = json.loads(text)
     for part in ("network", "data"):
         if was[part] != now.key.settings[part]:
             raise ReportError(

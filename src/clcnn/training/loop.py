@@ -146,7 +146,7 @@ def _launch(settings: Settings, accelerator: str) -> Fabric:
         )
     except (ValueError, RuntimeError) as error:
         raise TrainingError(
-            f"--accelerator {accelerator} with --precision {settings.precision} cannot be used "
+            f"--device {accelerator} with --precision {settings.precision} cannot be used "
             f"here: {error}"
         ) from error
     fabric.launch()
