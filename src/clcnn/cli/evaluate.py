@@ -26,7 +26,7 @@ Float32 = Annotated[
     typer.Option(
         "--float32/--bfloat16",
         help="Go on from results that were never rounded to bfloat16, or round where a plan and "
-        "the processor allow it [default: the latter, unless the store holds more of the former].",
+        "the processor allow it [default: the latter; refused if a store has more of the former].",
         show_default=False,
     ),
 ]
