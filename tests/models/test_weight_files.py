@@ -25,6 +25,7 @@ SHAPE = {"in_channels": 3, "num_classes": 10}
 FLOORS = {
     "resnet20-cifar10": 90.5,
     "resnet20-cifar10-labelsmooth": 90.5,
+    "resnet20-cifar10-longer": 90.5,
     "resnet20-cifar10-fgsm": 87.0,
     "resnet20-cifar10-pgd": 76.0,
     "densenet40-cifar10": 88.0,
