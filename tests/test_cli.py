@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.core import TyperGroup
 
-from clcnn import __main__, cli, data, models, training
+import clcnn_start
+from clcnn import __main__, __version__, cli, data, models, training
+from clcnn.benchmarks import run as benchmarks
 from clcnn.data.catalogue import CATALOGUE
 from clcnn.data.files import StorageError
 from clcnn.evaluation import once
 from clcnn.models.weights import NETWORKS
+from clcnn.training.loop import CHECKPOINT
 
 COMMANDS = [
     ("data", "list"),
@@ -91,6 +95,11 @@ def test_an_error_is_one_paragraph_and_1(
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"clcnn {__version__}\n"
+
+
 def test_an_unexpected_error_names_the_debug_flag(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,13 +140,42 @@ def interrupted(*arguments: object, **named: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_says_how_to_resume(
+def test_ctrl_c_while_options_are_read_is_said_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(TyperGroup, "make_context", interrupted)
+    assert cli.run(["models"]) == 130
+    assert capsys.readouterr().err.count("Stopped; nothing half-written was left.") == 1
+
+
+def test_ctrl_c_says_what_a_benchmark_has_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(settings: object, root: object, *, say: object, keep: Callable[..., None]) -> None:
+        if sections:
+            keep({"costs": []})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmarks, "run", stopped)
+    out = tmp_path / "b"
+    for sections, said in ((0, "no section was done"), (1, f"were done are in {out}.json")):
+        assert cli.run(["bench", "--quick", "--out", str(out)]) == 130
+        assert said in capsys.readouterr().err
+        assert Path(f"{out}.json").exists() == bool(sections)
+
+
+def test_ctrl_c_says_how_to_resume(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(training, "train", interrupted)
-    assert cli.run(["train", "resnet20", "--run", "my-run"]) == 130
+    begun = tmp_path / "my-run"
+    assert cli.run(["train", "resnet20", "--run", str(begun)]) == 130
+    assert "no epoch was done" in capsys.readouterr().err
+    begun.mkdir()
+    (begun / CHECKPOINT).touch()
+    assert cli.run(["train", "resnet20", "--run", str(begun)]) == 130
     error = capsys.readouterr().err
-    assert "kept in my-run" in error
+    assert "kept in" in error
     assert "--resume" in error
     monkeypatch.setattr(data, "get", interrupted)
     assert cli.run(["data", "get", "mnist"]) == 130
@@ -232,3 +270,19 @@ def test_lists_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert cli.run(["data", "list", "--root", str(tmp_path), "--json"]) == 0
     sets = json.loads(capsys.readouterr().out)
     assert sets["cifar10"] == {"shape": [3, 32, 32], "classes": 10, "place": None}
+
+
+def test_ctrl_c_while_torch_loads_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(__main__, "main", interrupted)
+    assert clcnn_start.main() == 130
+    assert capsys.readouterr().err == (
+        "Stopped before anything was begun. Repeat the same command.\n"
+    )
+    loaded = "import sys, clcnn_start; print('torch' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True)
+    assert told.stdout == "False\n"

@@ -29,6 +29,7 @@ class _Interruptible(TyperGroup):
     """The commands; Ctrl-C where a command says nothing of its own ends it in one sentence."""
 
     def invoke(self, *arguments: Any, **named: Any) -> Any:
+        _shared["begun"] = True
         try:
             return super().invoke(*arguments, **named)
         except KeyboardInterrupt:
@@ -44,7 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_shared = {"debug": False}
+_shared = {"debug": False, "begun": False}
 
 Root = Annotated[
     Path | None, typer.Option(help="Where data lie [default: $CLCNN_DATA or ~/.cache/clcnn].")
@@ -56,9 +57,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line: an error is one paragraph and exit code 1, wrong use is 2."""
+    _shared["begun"] = False
     try:
         app(arguments, prog_name="clcnn")
     except SystemExit as end:
+        if end.code == INTERRUPTED and not _shared["begun"]:  # while options were read
+            typer.echo(STOPPED, err=True)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
         if _shared["debug"]:
@@ -78,12 +82,25 @@ def _code(error: Exception) -> int:
     return 2 if wrong else 1
 
 
-def check_place(path: Path) -> None:
-    """Fail before the work, not after it, where no file can be written."""
+def check_place(path: Path, *used: Path | None) -> None:
+    """Fail before the work, not after it, where no file can be written or may be replaced.
+
+    ``used`` are the files that the command reads or writes besides.
+    """
     from clcnn.data.files import explained
+    from clcnn.evaluation.schema import is_store
 
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder; expected a file to write.")
+    if path.resolve() in {other.resolve() for other in used if other is not None}:
+        raise typer.BadParameter(
+            f"{path} is named twice; expected a file of its own to write. Nothing was written."
+        )
+    if is_store(path):
+        raise typer.BadParameter(
+            f"{path} is a store of results, which would be lost; expected another file to write. "
+            "It was left as it is."
+        )
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -112,9 +129,20 @@ def usable(device: str, threads: int | None) -> torch.device:
     return torch.device(device)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from clcnn._version import __version__
+
+        typer.echo(f"clcnn {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_tell_version)
+    ] = False,
 ) -> None:
     """Close-loop control for trained neural networks."""
     _shared["debug"] = debug

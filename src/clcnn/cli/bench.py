@@ -33,7 +33,7 @@ def bench(
             help="Only this section: costs, leaving, growth, fitting or accuracy; repeat it."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Decides everything random.", min=0)] = 0,
     device: Device = "cpu",
     root: Root = None,
     quick: Annotated[
@@ -67,8 +67,11 @@ def bench(
     # Not with_suffix, which would take the end of a name such as v1.2 for one.
     table, picture = Path(f"{out}.json"), Path(f"{out}.png")
 
+    kept: list[Path] = []
+
     def keep(result: dict[str, Any]) -> None:
         table.write_text(json.dumps(result, indent=1) + "\n")
+        kept.append(table)
 
     def say(words: str) -> None:
         typer.echo(words, err=True)
@@ -76,7 +79,9 @@ def bench(
     try:
         result = run(settings, root, say=say, keep=keep)
     except KeyboardInterrupt:
-        typer.echo(f"Stopped; the sections that were done are in {table}.", err=True)
+        done = f"the sections that were done are in {table}" if kept else "no section was done"
+        again = "Repeat the same command to begin again; --section chooses what is left."
+        typer.echo(f"Stopped; {done}. {again}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     draw(result, picture)
     typer.echo(json.dumps(result, indent=1) if as_json else "\n".join(tables(result)))

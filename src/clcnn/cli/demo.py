@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, Device, Threads, app
+from clcnn.cli.app import AsJson, Device, Threads, app, check_place
 from clcnn.cli.evaluate import MOST_SEED, Bars, as_numbers, make_workshop, stopped
 
-NEXT = """What to try next:
+NEXT = """What to try next{first}:
   clcnn models                                   the trained networks that are here
   clcnn attack resnet20-cifar10 --attack pgd     attack one of them
   clcnn experiment table1 --quick                a table of the paper, small
@@ -35,13 +37,12 @@ def demo(
     from clcnn.report import make_report, write_html
 
     workshop = make_workshop(None, device, threads)
-    store = out / "demo.sqlite"
-    out.mkdir(parents=True, exist_ok=True)
+    store, page = out / "demo.sqlite", out / "report.html"
+    check_place(page)
     try:
         with Bars(quiet=as_json) as watch, Store(store) as opened:
             shown = run(opened, seed=seed, most=n, workshop=workshop, watch=watch)
             tell = watch.say
-        page = out / "report.html"
         write_html(make_report([store], workshop=workshop, tell=tell), page)
     except KeyboardInterrupt:
         raise stopped(store) from None
@@ -52,8 +53,18 @@ def demo(
         return
     count = shown.found[0].n
     typer.echo(f"\nresnet20-cifar10, accuracy on {count} test images (95 % interval)")
-    typer.echo("oblivious: the attack ignores the control; adaptive: it knows of it.\n")
+    typer.echo("oblivious: the attack ignores the control; adaptive: it knows of it.")
+    typer.echo("noise: Gaussian; adaptive: drawn once more for what the first draw left.\n")
     typer.echo("\n".join(shown.lines()))
     for sentence in shown.warnings:
         typer.echo(f"warning: {sentence}")
-    typer.echo(f"\nWith pictures: {page}\n\n{NEXT}")
+    typer.echo(f"\nWith pictures: {page}\n\n{NEXT.format(first=_activation())}")
+
+
+def _activation() -> str:
+    """How to reach the commands, where they lie in an environment that is not active."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("clcnn") is not None or not script.exists():
+        return ""
+    near = Path.cwd() in script.parents
+    return f" (first: . {script.relative_to(Path.cwd()) if near else script})"

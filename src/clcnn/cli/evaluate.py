@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-from clcnn.cli.app import INTERRUPTED, AsJson, Device, Root, Threads, app, usable
+from clcnn.cli.app import INTERRUPTED, AsJson, Device, Root, Threads, app, check_place, usable
 from clcnn.cli.bars import TerminalBar
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def evaluate(
 
     wanted = read_plan(plan)
     _check_name(wanted.name)
+    if csv is not None:
+        check_place(csv, plan, store)
     wanted = wanted.quick() if quick else wanted
     if seed is not None and seed != wanted.seed:  # another plan: a store lists both
         wanted = replace(wanted, name=f"{wanted.name}{SEED}{seed}", seed=seed)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, Device, Root, Threads, app
+from clcnn.cli.app import AsJson, Device, Root, Threads, app, check_place
 from clcnn.cli.evaluate import (
     Bars,
     FeasibleOnly,
@@ -52,6 +54,10 @@ class Experiment(StrEnum):
     detector = "detector"
     all = "all"
     tune = "tune"
+
+
+_UNSTORED = (Experiment.toy, Experiment.theory)
+"""Experiments of seconds, which keep nothing in a store."""
 
 
 @app.command()
@@ -99,7 +105,9 @@ def experiment(
     an object a line.
     """
     from clcnn.errors import DataError
-    from clcnn.evaluation import PlanError, Store
+    from clcnn.evaluation import Bench, PlanError
+    from clcnn.evaluation.store import folder_of
+    from clcnn.evaluation.watch import Silent
     from clcnn.experiments import tuning
     from clcnn.experiments.run import ORDER, PLANS, Request, plan_of
 
@@ -116,6 +124,10 @@ def experiment(
         raise typer.BadParameter(f"--status goes with what a store holds, and {name} is in none.")
     if how_far and csv is not None:
         raise typer.BadParameter("--status measures nothing, and has no --csv.")
+    if most is not None and name in _UNSTORED:
+        raise typer.BadParameter(f"--most bounds test images of a network, and {name} has none.")
+    if csv is not None:
+        check_place(csv, store)
     workshop = with_weights(make_workshop(root, device, threads, float32), weights)
     request = Request(quick, choices, most, seed)
     if how_far:
@@ -124,11 +136,13 @@ def experiment(
         )
         return
     if name.value in PLANS:
-        plan_of(name.value, request, workshop)  # what cannot be run leaves no new store behind
+        plan, _ = plan_of(name.value, request, workshop)
+        if not store.exists():  # what cannot be run leaves none behind
+            Bench(plan, workshop, folder_of(store), Silent()).check()
     failed: list[str] = []
     missing: list[str] = []
     try:
-        with Bars(quiet=as_json) as watch, Store(store) as opened:
+        with Bars(quiet=as_json) as watch, _opened(store, name) as opened:
             if name is Experiment.tune:
                 made = tuning.run(
                     [str(one) for one in only or ()],
@@ -150,6 +164,8 @@ def experiment(
                     failed.append(f"{each}: {error}")
                     watch.say(failed[-1])
     except KeyboardInterrupt:
+        if name in _UNSTORED:
+            raise
         raise stopped(store) from None
     for sentence in failed:
         typer.echo(f"not run: {sentence}", err=True)
@@ -157,6 +173,18 @@ def experiment(
         typer.echo(f"missing: {sentence}", err=True)
     if failed or missing:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _opened(store: Path, name: Experiment) -> Iterator[Store]:
+    """The store; for what keeps nothing in one, an empty one that goes at the end."""
+    from clcnn.evaluation import Store
+
+    with (
+        TemporaryDirectory() as folder,
+        Store(Path(folder) / "unused.sqlite" if name in _UNSTORED else store) as opened,
+    ):
+        yield opened
 
 
 def with_weights(workshop: Workshop, folder: Path | None) -> Workshop:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, Device, Root, Threads, app, check_place
+from clcnn.cli.app import AsJson, Device, Root, Threads, app, check_place, wrong_use
 from clcnn.cli.evaluate import make_workshop
 
 
@@ -41,11 +41,15 @@ def report(
 
     It may be made at any time: cells that are not complete are shown as such.
     """
-    from clcnn.report import make_report, write_html, write_markdown
+    from clcnn.report import ReportError, make_report, write_html, write_markdown
+    from clcnn.report.writing import check_name
 
-    for file in (out, markdown):
-        if file is not None:
-            check_place(file)
+    read = (*stores, notes, *(csv or ()), *(choice or ()))
+    check_place(out, *read)
+    if markdown is not None:
+        check_place(markdown, out, *read)
+        with wrong_use(ReportError):
+            check_name(markdown)
     document = make_report(
         stores,
         notes=notes,

@@ -111,6 +111,7 @@ def train(
     from clcnn.errors import DataError
     from clcnn.training import Settings
     from clcnn.training import train as run_training
+    from clcnn.training.loop import CHECKPOINT
 
     with wrong_use(DataError):
         settings = Settings(
@@ -150,11 +151,13 @@ def train(
                 watch=watch,
             )
     except KeyboardInterrupt:
-        typer.echo(
-            f"Stopped; the epochs that were done are kept in {place}. Repeat the same command with "
-            "--resume to go on.",
-            err=True,
+        done = (
+            f"the epochs that were done are kept in {place}. Repeat the same command with --resume "
+            "to go on."
+            if (place / CHECKPOINT).exists()
+            else "no epoch was done. Repeat the same command to begin again."
         )
+        typer.echo(f"Stopped; {done}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json and watch.weights is not None:  # of several processes one
         typer.echo(json.dumps({"weights": str(watch.weights), "epochs": watch.rows}))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, Device, Root, Threads, app
+from clcnn.cli.app import AsJson, Device, Root, Threads, app, check_place
 from clcnn.cli.data import Data
 from clcnn.cli.evaluate import MOST_SEED, Bars, FeasibleOnly, Float32, Quick, make_workshop, stopped
 
@@ -33,8 +33,13 @@ def tune(
     embedding: Annotated[
         str | None, typer.Option(help="linear, autoencoder ... [default: linear].")
     ] = None,
-    fit: Annotated[int, typer.Option(help="Training images to fit on.", min=1)] = 5000,
-    images: Annotated[int, typer.Option(help="Images to choose on.", min=1)] = 500,
+    fit: Annotated[
+        int | None,
+        typer.Option(help="Training images to fit on [default: 5000; 1000 if quick].", min=1),
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(help="Images to choose on [default: 500; 100 if quick].", min=1)
+    ] = None,
     confirm: Annotated[
         int,
         typer.Option(
@@ -90,15 +95,16 @@ def tune(
     table = {
         "paper_literal": paper_literal,
         "accelerate": accelerate,
-        "fit": {"images": min(fit, 1000) if quick else fit},
+        "fit": {"images": fit or (1000 if quick else 5000)},
     }
     if not paper_literal:
         table["embedding"] = {"kind": kind}
     if cut:
         table["cuts"] = cut
-    chosen_on = min(images, 100) if quick else images
+    chosen_on = images or (100 if quick else 500)
     if 0 < confirm <= chosen_on:
         raise typer.BadParameter(f"--confirm takes more images than the {chosen_on} to choose on.")
+    check_place(out, store)
     workshop = make_workshop(root, device, threads, float32)
     grid = Grid(rule="singular", energy=(0.99,)) if paper_literal else Grid()
     try:
