@@ -171,6 +171,11 @@ def test_what_a_kill_left_is_not_mixed_with_an_archive(
     assert not target.exists()
 
 
+def test_an_archive_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no file .*none\.xz to unpack; expected one"):
+        unpack(tmp_path / "none.xz")
+
+
 def test_files_that_are_no_archives(store: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is no archive"):
         unpack(store, tmp_path / "x.sqlite")

@@ -74,6 +74,32 @@ def test_what_cannot_be_run_leaves_no_store_behind(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ["evaluate", "plan.toml", "--csv", "results.sqlite"],
+        ["evaluate", "plan.toml", "--csv", "./plan.toml"],
+        ["evaluate", "plan.toml", "--csv", "other.sqlite"],
+        ["report", "results.sqlite", "--out", "other.sqlite"],
+        ["report", "results.sqlite", "--out", "results.sqlite"],
+        ["report", "results.sqlite", "--out", "r.md", "--markdown", "./r.md"],
+        ["report", "results.sqlite", "--notes", "plan.toml", "--out", "plan.toml"],
+        ["report", "results.sqlite", "--markdown", "r #1.md"],
+        ["experiment", "toy", "--csv", "results.sqlite"],
+        ["tune", "tiny", "--out", "other.sqlite"],
+    ],
+)
+def test_no_output_takes_the_place_of_a_store_or_of_what_is_read(
+    arguments: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("results.sqlite", "other.sqlite"):
+        Store(name).close()
+    before = {path.name: path.read_bytes() for path in here.glob("*.*")}
+    assert cli.run(arguments) == 2
+    assert "expected" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in here.glob("*.*")} == before
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["evaluate"], 2, "Missing argument"),
@@ -81,6 +107,10 @@ def test_what_cannot_be_run_leaves_no_store_behind(here: Path) -> None:
         (["evaluate", "no.toml"], 2, "PlanError: there is no file"),
         (["evaluate", "plan.toml", "--store", "plan.toml"], 1, "StoreError: plan.toml is no SQL"),
         (["evaluate", "plan.toml", "--store", "."], 1, "StoreError: . is a folder; expected"),
+        (["evaluate", "plan.toml", "--csv", "."], 2, ". is a folder; expected a file"),
+        (["tune", "tiny", "--out", "."], 2, ". is a folder; expected a file"),
+        (["experiment", "table1", "--csv", "."], 2, ". is a folder; expected a file"),
+        (["demo", "--out", "plan.toml"], 1, "StorageError: cannot write plan.toml"),
         (["tune", "tiny"], 2, "--out"),
         (["tune", "tiny", "--out", "c.json", "--split", "train"], 2, "train"),
         (["tune", "tiny", "--out", "c.json", "--paper-literal", "--embedding", "auto"], 2, "leave"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,13 @@ def test_a_larger_ball_that_helps_is_a_sign_only_where_it_should_hold_the_smalle
     assert signs("linear", "oblivious", 70) == 0, "it was made for another network"
     assert signs("linear", "adaptive", 45) == 0, "chance"
     assert signs("linear", "adaptive", 18, 25, 100) == 0, "a part of the images"
+    pair = [cell("none", "oblivious", eps, right, 100, 100) for eps, right in ((2, 40), (4, 70))]
+    (by_steps,) = warnings_of(pair)
+    (at_once,) = warnings_of([replace(one, attack="fgsm") for one in pair])
+    assert "Use more steps or restarts" in by_steps.sentence
+    assert at_once.sentence.endswith(
+        "from 40 at epsilon 2 to 70 at 4: its one step leads too far. Go by PGD."
+    )
 
 
 def test_only_the_same_images_are_compared(tmp_path: Path) -> None:

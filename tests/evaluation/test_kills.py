@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -111,14 +112,20 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_rows(
 def test_a_run_killed_again_and_again_at_random_times(
     tmp_path: Path, uninterrupted: list[tuple]
 ) -> None:
-    path = tmp_path / "r.sqlite"
+    began = time.monotonic()
+    start(lambda: run(plan(PLAN), tmp_path / "timed.sqlite", workshop=workshop())).join()
+    longest = time.monotonic() - began
     chance = random.Random(5)
     deaths = 0
-    for _ in range(40):
-        process = start(lambda: run(plan(PLAN), path, workshop=workshop()))
-        process.join(chance.uniform(0.01, 0.25))
+    for attempt in range(40):
+        if not deaths:  # the machine was faster this time: begin again, and be quicker
+            path, longest = tmp_path / f"{attempt}.sqlite", longest / 1.5
+        process = start(lambda path=path: run(plan(PLAN), path, workshop=workshop()))
+        process.join(chance.uniform(0.05, 1.0) * longest)
         if process.exitcode is not None:
-            break
+            if deaths:
+                break
+            continue
         process.kill()
         process.join()
         deaths += 1

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tiny import TEXT, network, pictures, plan, workshop
+from torch import nn
 
 import clcnn
 from clcnn.evaluation import (
@@ -65,6 +66,46 @@ def test_a_network_of_ones_own_that_is_none(tmp_path: Path) -> None:
         shop = Workshop(networks={"tiny": given})  # type: ignore[dict-item]
         with pytest.raises(PlanError, match=words):
             run(plan(), tmp_path / "r.sqlite", workshop=shop)
+
+
+class Twice(nn.Module):
+    """Answers as many networks of detectors do: with more than logits."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return network()(x), x
+
+
+def few(classes: int) -> nn.Module:
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, classes)).eval()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Twice().eval(), "with <class 'tuple'>; expected logits, a tensor of shape"),
+        (nn.Identity().eval(), r"with shape \(1, 1, .*; expected logits"),
+        (few(3), "tells 3 classes apart, and 'mnist' has the label 3; expected the data set"),
+        (clcnn.models.ResNet20().eval(), "cannot take the images of 'mnist'.*--data here"),
+    ],
+)
+def test_a_network_that_does_not_fit_its_images_leaves_no_store(
+    given: nn.Module, words: str, tmp_path: Path
+) -> None:
+    images = {"mnist": {"train": pictures(80, 1), "test": pictures(40, 3)}}
+    with pytest.raises(PlanError, match=words):
+        run(
+            plan(),
+            tmp_path / "r.sqlite",
+            workshop=Workshop(networks={"tiny": given}, images=images),
+        )
+    assert not (tmp_path / "r.sqlite").exists()
+
+
+@pytest.mark.parametrize("change", [("n = 20", "n = 41"), ("images = 60", "images = 81")])
+def test_more_images_than_there_are_leave_no_store(change: tuple[str, str], tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"of which there are"):
+        run(plan(TEXT.replace(*change)), tmp_path / "r.sqlite", workshop=workshop())
+    assert not (tmp_path / "r.sqlite").exists()
 
 
 X, Y = pictures(40, 3)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+import re
+import shutil
 import sqlite3
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -45,7 +49,8 @@ def test_each_chunk_is_claimed_once_and_done_once(tmp_path: Path) -> None:
         assert not store.finish(first, {cell: measured(0)})
         assert store.claim(cell) is None
         assert store.read("SELECT count(*) FROM samples")[0][0] == 6
-        assert store.read("SELECT * FROM findings") == [(cell, "check", "sentence")]
+        signs = store.read('SELECT cell, "check", sentence FROM findings')
+        assert signs == [(cell, "check", "sentence")]
     with Store(path, must_exist=True) as again:
         assert again.done(cell) == (6, 6)
 
@@ -182,7 +187,20 @@ def full_store(path: Path) -> None:
                 store.finish(claim, {cell: measured(claim.chunk)})
 
 
-@pytest.mark.parametrize("damage", ["overwritten", "cut short", "rows lost"])
+CHANGES = {
+    "rows lost": "DELETE FROM samples WHERE cell = 3 AND sample = 1",
+    "parts lost": "DELETE FROM chunks WHERE cell = 3 AND number = 0",
+    "a table lost": "DROP TABLE findings",
+    "settings broken": "UPDATE cells SET settings = '{' WHERE id = 3",
+    "manifest broken": "UPDATE runs SET manifest = ''",
+    "more than right": "UPDATE samples SET correct = 7 WHERE cell = 3 AND sample = 1",
+    "right and wrong": "UPDATE samples SET correct = 1 - correct WHERE cell = 3 AND sample = 1",
+    "a column's name": "ALTER TABLE entries RENAME COLUMN threat TO thrmat",
+    "answer of another kind": "UPDATE samples SET predicted = 'abc' WHERE cell = 3 AND sample = 1",
+}
+
+
+@pytest.mark.parametrize("damage", ["overwritten", "cut short", *CHANGES])
 def test_a_damaged_store_is_refused_with_a_remedy(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "r.sqlite"
     full_store(path)
@@ -195,9 +213,114 @@ def test_a_damaged_store_is_refused_with_a_remedy(tmp_path: Path, damage: str) -
         path.write_bytes(content[: len(content) * 2 // 3])
     else:
         with sqlite3.connect(path) as connection:
-            connection.execute("DELETE FROM samples WHERE cell = 3 AND sample = 1")
+            connection.execute(CHANGES[damage])
     words = r"is damaged .* Move it away, with .*-wal and .* run the evaluation"
     with pytest.raises(StoreError, match=words):
+        Store(path)
+
+
+def changed_values(store: sqlite3.Connection) -> list[tuple[str, str]]:
+    """A change of one of each kind of value that anything rests on: its name, and a statement."""
+    places = {
+        "runs": "id = 1",
+        "cells": "id = 3",
+        "entries": "place = 59",
+        "chunks": "cell = 3 AND number = 1",
+        "samples": "cell = 3 AND sample = 5",
+        "findings": "cell = 3",
+    }
+    new = {"INTEGER": "{0} + 1000", "REAL": "coalesce({0}, 0) * 3 + 1", "TEXT": "'{{}}'"}
+    return [
+        (
+            f"{table}.{column}",
+            f'UPDATE {table} SET "{column}" = '
+            + new.get(kind, "x'00'").format(f'"{column}"')
+            + f" WHERE {place}",
+        )
+        for table, place in places.items()
+        for _, column, kind, *_ in store.execute(f"PRAGMA table_info({table})").fetchall()
+        if column not in ("owner", "expires")  # who works on it
+    ]
+
+
+def test_every_value_that_is_changed_is_noticed(tmp_path: Path) -> None:
+    path, copy = tmp_path / "r.sqlite", tmp_path / "copy.sqlite"
+    full_store(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        statements = changed_values(connection)
+    assert len(statements) > 40
+    unnoticed = []
+    for what, statement in statements:
+        for old in tmp_path.glob("copy.sqlite*"):
+            old.unlink()
+        shutil.copyfile(path, copy)
+        with closing(sqlite3.connect(copy)) as connection, connection:
+            assert connection.execute(statement).rowcount == 1, what
+        with suppress(StoreError):
+            Store(copy).close()
+            unnoticed.append(what)
+    assert unnoticed == []
+
+
+def test_bits_that_flip_are_noticed_or_change_nothing(tmp_path: Path) -> None:
+    path, copy = tmp_path / "r.sqlite", tmp_path / "copy.sqlite"
+    full_store(path)
+
+    def contents(place: Path) -> list[object]:
+        with Store(place) as store:
+            tables = ("runs", "cells", "entries", "samples", "findings")
+            parts = "SELECT cell, number, count, done, seconds, plain_seconds FROM chunks"
+            return [store.read(f"SELECT * FROM {name}") for name in tables] + [store.read(parts)]
+
+    sound = contents(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole, chance, refused = path.read_bytes(), random.Random(7), 0
+    for _ in range(120):
+        flipped = bytearray(whole)
+        flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        for old in tmp_path.glob("copy.sqlite*"):
+            old.unlink()
+        copy.write_bytes(flipped)
+        try:
+            assert contents(copy) == sound
+        except StoreError:
+            refused += 1
+    assert refused > 20
+
+
+def test_a_store_without_digests_gets_them(tmp_path: Path) -> None:
+    path, older = tmp_path / "r.sqlite", tmp_path / "older.sqlite"
+    full_store(path)
+    tables = ("runs", "cells", "entries", "chunks", "findings")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        expected = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables}
+        rows = connection.execute("SELECT * FROM samples").fetchall()
+    before = re.sub(r",\s*digest BLOB", "", re.sub("--.*", "", schema._TABLES))
+    with closing(sqlite3.connect(older)) as connection, connection:
+        connection.executescript(before)
+        for name, held in {**expected, "samples": rows}.items():
+            values = [row if name == "samples" else row[:-1] for row in held]
+            marks = ", ".join("?" * len(values[0]))
+            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", values)
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
+        connection.execute("PRAGMA user_version = 1")
+    with Store(older) as store:
+        assert {name: store.read(f"SELECT * FROM {name}") for name in tables} == expected
+        assert store.read("PRAGMA user_version") == [(2,)]
+    with closing(sqlite3.connect(older)) as connection, connection:
+        connection.execute("UPDATE samples SET linf = 0.3 WHERE cell = 5 AND sample = 5")
+    with pytest.raises(StoreError, match="part 1 of cell 5 is not what was written"):
+        Store(older)
+
+
+def test_text_that_is_none_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    full_store(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE cells SET hash = CAST(x'ff41' AS TEXT) WHERE id = 3")
+    with pytest.raises(StoreError, match=r"is damaged .*text that is none.* Move it away"):
         Store(path)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,8 @@ import torch
 from tiny import plan, stored, workshop
 
 from clcnn.attacks import WorstCase
-from clcnn.evaluation import (
-    run,
-)
+from clcnn.evaluation import Store, run, seals
+from clcnn.evaluation.results import results
 from clcnn.evaluation.threats import smaller_eps
 
 
@@ -166,3 +167,55 @@ def test_a_smaller_epsilon_more_makes_another_cell(tmp_path: Path) -> None:
     after = [r for r in run(plan(NESTED), path, workshop=workshop()) if r.eps == 90]
     assert len(before) == len(after) == 4
     assert not {r.cell for r in before} & {r.cell for r in after}
+
+
+@pytest.mark.parametrize(
+    ("of", "warns"),
+    [
+        ('["hidden", "fgsm", "square"]', True),
+        ('["hidden", "square", "fgsm"]', False),
+        ('["hidden", "square"]', False),
+    ],
+)
+def test_square_warns_where_it_beats_gradients_tried_before_it(
+    of: str, warns: bool, tmp_path: Path
+) -> None:
+    text = f"""
+    name = "worst"
+    n = 4
+    chunk = 4
+    [networks.tiny]
+    weights = "tiny"
+    data = "mnist"
+    [defences.layerwise]
+    cuts = ["input", "middle", "head"]
+    embedding = {{ kind = "linear", energy = 0.8 }}
+    solver = {{ kind = "greedy" }}
+    fit = {{ images = 60 }}
+    [attacks.fgsm]
+    kind = "fgsm"
+    [attacks.hidden]
+    kind = "stealth"
+    steps = 1
+    [attacks.square]
+    kind = "square"
+    queries = 1
+    [attacks.worst]
+    kind = "worst"
+    of = {of}
+    [[grid]]
+    defences = ["layerwise"]
+    attacks = ["worst"]
+    eps = 25
+    threats = ["adaptive"]
+    """
+    path = tmp_path / "r.sqlite"
+    run(plan(text), path, workshop=workshop())
+    with closing(sqlite3.connect(path)) as store, store:
+        store.execute("UPDATE samples SET broken_by = 'Square'")
+        seals.enable(store)
+        seals.seal_all(store)
+    with Store(path) as kept:
+        (found,) = results(kept, "worst")
+    said = [f.sentence for f in found.findings if f.check == "black-box beats white-box"]
+    assert [sentence.startswith("Square broke 4 samples") for sentence in said] == [True] * warns

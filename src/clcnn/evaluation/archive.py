@@ -51,11 +51,11 @@ def pack(
         )
     check_file(store)
     if not store.stat().st_size:
-        raise StoreError(f"{store} is empty: there is nothing to pack")
+        raise StoreError(f"{store} is empty: there is nothing to pack.")
     target = out or store.with_name(store.name + SUFFIX)
     if target.exists() and not is_archive(target):
         raise StoreError(
-            f"{target} exists and is no archive: give another name, nothing was written"
+            f"{target} exists and is no archive: give another name, nothing was written."
         )
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy.sqlite"
@@ -109,17 +109,22 @@ def _refuse_incomplete(store: Path, connection: sqlite3.Connection) -> None:
 
 def unpack(archive: Path, store: Path | None = None) -> Path:
     """Make the store that `pack` saved, at ``store`` (the archive's name without .xz)."""
+    if not archive.exists():
+        raise StoreError(
+            f"there is no file {archive} to unpack; expected one that `clcnn store pack` wrote. "
+            "Give its path."
+        )
     if not is_archive(archive):
-        raise StoreError(f"{archive} is no archive of a store: give a file of `clcnn store pack`")
+        raise StoreError(f"{archive} is no archive of a store: give a file of `clcnn store pack`.")
     if store is None:
         if archive.suffix != SUFFIX:
-            raise StoreError(f"{archive} does not end in {SUFFIX}: say where to unpack it")
+            raise StoreError(f"{archive} does not end in {SUFFIX}: say where to unpack it.")
         store = archive.with_suffix("")
     there = [path for path in _files_of(store) if path.exists()]
     if there:
         raise StoreError(
             f"found {', '.join(map(str, there))}: move all of it away or unpack to another place, "
-            "nothing was written"
+            "nothing was written."
         )
     with replacing(store) as partial:
         try:
@@ -127,16 +132,16 @@ def unpack(archive: Path, store: Path | None = None) -> Path:
                 shutil.copyfileobj(source, file)
         except (lzma.LZMAError, EOFError) as error:
             raise StoreError(
-                f"{archive} is damaged ({error}): get it again, nothing was written"
+                f"{archive} is damaged ({error}): get it again, nothing was written."
             ) from error
         try:
-            check_file(partial)
+            check_file(partial, contents=False)  # which xz has sums of its own for
             whole = bool(partial.stat().st_size)
         except StoreError as error:
             reason = str(error).replace(str(partial), "what is in it")
             raise StoreError(f"{archive} holds no store that can be used: {reason}") from error
         if not whole:
-            raise StoreError(f"{archive} holds an empty file and no store, nothing was written")
+            raise StoreError(f"{archive} holds an empty file and no store, nothing was written.")
     return store
 
 

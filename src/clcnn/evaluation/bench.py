@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from clcnn.control import control
-from clcnn.errors import CutError
+from clcnn.errors import ClcnnError, CutError
 from clcnn.evaluation.cache import ExampleCache, Examples
 from clcnn.evaluation.defending import Defences, Defended
 from clcnn.evaluation.hashing import NETWORKS, digest, versions
@@ -56,17 +57,31 @@ class Bench:
     def _check_images(self, network: str) -> None:
         plan = self.plan
         module = self.workshop.network(plan, network).module
-        chosen = self.workshop.images(plan, network, plan.split, 1, plan.seed)
-        x, _ = chosen.pictures.take(chosen.places[:1])
+        pictures = self.workshop.images(plan, network, plan.split, 1, plan.seed).pictures
+        x, _ = pictures.take(torch.tensor([0]))
+        data = plan.networks[network].data
+        remedy = "expected the data set that it was trained on: data = in a plan, --data here."
         try:
             with torch.no_grad():
-                module(x.to(self.workshop.device))
-        except RuntimeError as error:
-            shape, data = " x ".join(map(str, x.shape[1:])), plan.networks[network].data
+                logits = module(x.to(self.workshop.device))
+        except (RuntimeError, ClcnnError) as error:
+            shape = " x ".join(map(str, x.shape[1:]))
             raise PlanError(
                 f"network {network!r} cannot take the images of {data!r}, {shape} ({error}); "
-                "expected the data set that it was trained on: data = in a plan, --data here."
+                f"{remedy}"
             ) from error
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 1:
+            found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits)
+            raise PlanError(
+                f"network {network!r} answers an image with {found}; expected logits, a tensor of "
+                "shape (1, classes). Wrap it in a module that returns these alone."
+            )
+        highest = int(pictures.labels.max())
+        if highest >= logits.shape[1]:
+            raise PlanError(
+                f"network {network!r} tells {logits.shape[1]} classes apart, and {data!r} has the "
+                f"label {highest}; {remedy}"
+            )
 
     def _check_cuts(self) -> None:
         plan = self.plan

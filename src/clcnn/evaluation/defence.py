@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +174,10 @@ def _overridden(table: Table, base: Defence) -> Defence:
         cuts=None if cuts is None else tuple(cuts),
         embedding=embedding_kind(table.table("embedding"), base.embedding),
         solver=solver_kind(solver, base.solver),
-        weights=_numbers(table, "weights", base.weights, words=("sum", "mean")),
-        regularization=_numbers(table, "regularization", base.regularization),
+        weights=_numbers(table, "weights", base.weights, cuts, named=("sum", "mean")),
+        regularization=_numbers(
+            table, "regularization", base.regularization, cuts, may_be_zero=True
+        ),
         centring=table.choice("centring", CENTRINGS, base.centring),
         fit=Fit(
             fit.whole("images", base.fit.images),
@@ -216,16 +219,30 @@ def _with_preset(table: Table, fit: Table, solver: Table, preset: str) -> tuple[
     return base, solver
 
 
-def _numbers(table: Table, key: str, default: Any, words: tuple[str, ...] = ()) -> Any:
-    expected = " or ".join([*map(repr, words), "a number", "a list with one for each cut"])
+def _numbers(
+    table: Table,
+    key: str,
+    default: Any,
+    cuts: Sequence[str] | None,
+    *,
+    named: tuple[str, ...] = (),
+    may_be_zero: bool = False,
+) -> Any:
+    """A number for all cuts, or one for each; or one of the words in ``named``."""
+    expected = " or ".join([*map(repr, named), "a number", "a list with one for each cut"])
     value = table.get(key, (str, int, float, list), expected, default)
     listed = value if isinstance(value, list) else [value]
-    if isinstance(value, str) and value in words:
+    if isinstance(value, str) and value in named:
         return value
     if value is default:
         return value
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in listed):
         raise table.error(key, shown(value), expected)
+    if not all(isfinite(v) and (v > 0 or (v == 0 and may_be_zero)) for v in listed):
+        least = "at least 0" if may_be_zero else "above 0"
+        raise table.error(key, shown(value), f"{expected}, finite and {least}")
+    if isinstance(value, list) and cuts is not None and len(value) != len(cuts):
+        raise table.error(key, f"{len(value)} of them", f"one for each of the {len(cuts)} cuts")
     return tuple(map(float, value)) if isinstance(value, list) else float(value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import isfinite
 from typing import Any
 
 from clcnn import attacks, embeddings, solvers
@@ -14,7 +15,7 @@ from clcnn.corruptions import Corruption
 from clcnn.embeddings.base import Embedding
 from clcnn.errors import ClcnnError
 from clcnn.evaluation.hashing import APART, room_code
-from clcnn.evaluation.tables import Table
+from clcnn.evaluation.tables import Table, shown
 from clcnn.solvers.base import Solver
 
 _OURS = ("eps", "batch_size", "seed", "norm", "embedding")
@@ -129,6 +130,9 @@ def make_corruption(given: Kind, *, severity: int, seed: int) -> Corruption:
 def _settings(table: Table, names: list[str]) -> dict[str, Any]:
     given = table.rest()
     table.known(None, given, names)
+    for name, value in given.items():
+        if isinstance(value, float) and not isfinite(value):
+            raise table.error(name, shown(value), "a finite number")
     return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
 
 
@@ -140,6 +144,10 @@ def _listed(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _try(table: Table, make: Any) -> Any:
     try:
         return make()
-    except (ClcnnError, TypeError, ValueError) as error:
+    except TypeError as error:  # Python's own words, which name no setting
+        given = ", ".join(f"{key} = {shown(value)}" for key, value in table.values.items())
+        expected = "a number where a setting is one, and a text where it is a name"
+        raise table.error(None, f"{given}, of which one has the wrong type", expected) from error
+    except (ClcnnError, ValueError) as error:
         expected = "settings that it takes"
         raise table.error(None, f"settings that are refused ({error})", expected) from error

@@ -33,9 +33,8 @@ A grid without ``networks``, ``defences`` or ``attacks`` takes all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,6 +43,12 @@ from clcnn.attacks.norms import NORMS
 from clcnn.evaluation.defence import Defence, read_defence
 from clcnn.evaluation.kinds import ATTACKS, Kind, attack_kind, needs_embedding
 from clcnn.evaluation.tables import MOST_SEED, Table, read, shown
+
+UNBOUNDED = 255.0
+"""The epsilon, in 1/255, that bounds nothing in l_inf."""
+
+_MOST_EPS = 1e6
+"""In l_2 and l_1 an image's diagonal is longer than a pixel's range, but no longer than this."""
 
 NONE = "none"
 WORST = "worst"
@@ -185,7 +190,9 @@ def _is_none(table: Table) -> bool:
     """Whether the table merely names the defence that does nothing."""
     if table.name != f"defences.{NONE}":
         return False
-    table.end()
+    if table.values:
+        found = f"the key {next(iter(table.values))!r}"
+        raise table.error(None, found, "an empty table, as 'none' is the network by itself")
     return True
 
 
@@ -229,6 +236,14 @@ def _entries(table: Table, plan: Plan, n: int) -> list[Entry]:
     eps = _epsilons(table)
     if any(attack != NONE and plan.attacks[attack].kind == CORRUPTION for attack in attacks):
         _check_severities(table, eps)
+    for key, names in (("networks", networks), ("defences", defences), ("attacks", attacks)):
+        _check_some(table, key, names)
+    _check_some(table, "threats", threats)
+    largest = max(eps, default=0.0)
+    for attack in attacks:
+        if attack != NONE and plan.attacks[attack].norm == "linf" and largest > UNBOUNDED:
+            found = f"{largest:g} for attack {attack!r}"
+            raise table.error("eps", found, f"at most {UNBOUNDED:g}, the whole range of a pixel")
     table.end()
     if not eps and any(attack != NONE for attack in attacks):
         raise table.error("eps", "nothing", "the radii in 1/255: eps = [2, 4, 8]")
@@ -244,6 +259,11 @@ def _entries(table: Table, plan: Plan, n: int) -> list[Entry]:
                         continue
                     entries += [Entry(network, defence, attack, e, _as(threat), n) for e in eps]
     return entries
+
+
+def _check_some(table: Table, key: str, names: Sequence[str]) -> None:
+    if not names:
+        raise table.error(key, "an empty list", "at least one name; left out, it means the usual")
 
 
 def possible(plan: Plan, defence: str, attack: str, threat: str) -> bool:
@@ -266,8 +286,8 @@ def _epsilons(table: Table) -> list[float]:
     values = given if isinstance(given, list) else [given]
     for value in values:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0.1 <= value < inf:
-            expected = "radii in 1/255 of at least 0.1, finite: 8 for 8/255"
+        if not number or not 0.1 <= value <= _MOST_EPS:
+            expected = f"radii in 1/255 from 0.1 to {_MOST_EPS:g}: 8 for 8/255"
             raise table.error("eps", shown(value), expected)
     return [float(value) for value in values]
 

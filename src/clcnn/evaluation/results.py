@@ -18,6 +18,8 @@ from clcnn.evaluation.plan import CORRUPTION, NONE, Entry
 from clcnn.evaluation.store import Store
 from clcnn.statistics import Paired, paired, wilson
 
+_SQUARE, _ITSELF = "square", "itself"  # a black-box search; the view of what needs no gradient
+
 COLUMNS = (
     "network",
     "defence",
@@ -206,10 +208,12 @@ def of_choice(defence: str, chosen: Mapping[str, Any] | None) -> list[Finding]:
 
 
 def black_box(store: Store, cell: int) -> list[Finding]:
-    """Samples of a worst case that Square broke where attacks that know more had failed."""
-    through = _settings(store, cell)["attack"].get("through", ())
-    views = [view for names in through for view in names]
-    if not views or views[0] == "itself":
+    """Samples of a worst case that Square broke where gradients through the control had failed."""
+    attack = _settings(store, cell)["attack"]
+    kinds = [member["kind"] for member in attack.get("attacks", ())]
+    through = attack.get("through", ())
+    earlier = through[: kinds.index(_SQUARE)] if _SQUARE in kinds else through
+    if all(view == _ITSELF for views in earlier for view in views):
         return []  # nothing that knows more was tried before it
     rows = store.read("SELECT broken_by FROM samples WHERE cell = ?", cell)
     return black_box_beats_white_box([by for (by,) in rows])
@@ -229,9 +233,14 @@ def warnings_of(found: Sequence[Result]) -> list[Finding]:
     for key, cells in rows.items():
         for small, large in pairwise(sorted(cells, key=lambda cell: cell.eps)):
             if large.low > small.high:  # more than chance
-                by_eps = {cell.eps: cell.accuracy for cell in (small, large)}
-                where = " / ".join(key)
-                signs += [Finding(f.check, f"{where}: {f.sentence}") for f in epsilon_helps(by_eps)]
+                by_eps = {cell.eps: 100 * cell.accuracy for cell in (small, large)}
+                where = " / ".join(key) + ", in %"
+                for sign in epsilon_helps(by_eps):
+                    sentence = sign.sentence
+                    if large.attack == "fgsm":  # no setting of it can be told to change
+                        rise, _, _ = sentence.partition(":")
+                        sentence = f"{rise}: its one step leads too far. Go by PGD."
+                    signs.append(Finding(sign.check, f"{where}: {sentence}"))
     return list(dict.fromkeys(signs))
 
 

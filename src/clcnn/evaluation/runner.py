@@ -38,9 +38,9 @@ def run(
     folder = store.folder if isinstance(store, Store) else folder_of(Path(store))
     bench = Bench(plan, workshop, folder, watch)
     bench.check()  # before a store is made: what cannot be run leaves none behind
+    cells = bench.cells()
     with nullcontext(store) if isinstance(store, Store) else Store(store) as opened:
         decided(plan, opened, workshop)
-        cells = bench.cells()
         made_with = manifest(plan, workshop)
         number = opened.begin(made_with)
         ids = opened.register(number, plan.name, [(cell.entry, cell.key) for cell in cells])

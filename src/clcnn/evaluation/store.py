@@ -26,6 +26,7 @@ from typing import Any, Self
 from clcnn.attacks.flags import Finding
 from clcnn.evaluation.plan import Entry
 from clcnn.evaluation.schema import StoreError, check_file, connect, explained, transaction
+from clcnn.evaluation.seals import seal, seal_part
 
 LEASE = 60.0
 """Seconds after which the claim of a process that no longer renews it is free."""
@@ -131,6 +132,7 @@ class Store:
                 "INSERT INTO runs (started, manifest) VALUES (?, ?)",
                 (started, json.dumps(manifest)),
             )
+            seal(self.connection, "runs", "id = ?", cursor.lastrowid)
         return int(cursor.lastrowid or 0)
 
     def register(self, run: int, plan: str, cells: Sequence[tuple[Entry, CellKey]]) -> list[int]:
@@ -142,19 +144,22 @@ class Store:
             numbers = [self._cell(run, key) for _, key in cells]
             self.connection.execute("DELETE FROM entries WHERE plan = ?", (plan,))
             self.connection.executemany(
-                "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)",
                 [
                     (plan, place, e.network, e.defence, e.attack, e.eps, e.threat, number)
                     for place, ((e, _), number) in enumerate(zip(cells, numbers, strict=True))
                 ],
             )
+            seal(self.connection, "entries", "plan = ?", plan)
         return numbers
 
     def _cell(self, run: int, key: CellKey) -> int:
-        self.connection.execute(
+        cursor = self.connection.execute(
             "INSERT OR IGNORE INTO cells (hash, settings, samples, run) VALUES (?, ?, ?, ?)",
             (key.hash, json.dumps(key.settings), sum(key.counts), run),
         )
+        if cursor.rowcount:
+            seal(self.connection, "cells", "hash = ?", key.hash)
         row = self.connection.execute("SELECT id FROM cells WHERE hash = ?", (key.hash,)).fetchone()
         self.connection.executemany(
             "INSERT OR IGNORE INTO chunks (cell, number, count) VALUES (?, ?, ?)",
@@ -252,9 +257,11 @@ class Store:
             ],
         )
         self.connection.executemany(
-            "INSERT OR IGNORE INTO findings VALUES (?, ?, ?)",
+            "INSERT OR IGNORE INTO findings VALUES (?, ?, ?, NULL)",
             [(cell, finding.check, finding.sentence) for finding in part.findings],
         )
+        seal(self.connection, "findings", "cell = ?", cell)
+        seal_part(self.connection, cell, chunk)
 
     def _update(self, claim: Claim, change: str, *values: float) -> bool:
         cursor = self.connection.execute(
