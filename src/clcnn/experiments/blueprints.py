@@ -63,7 +63,11 @@ class Blueprint:
 
 
 def blueprint(name: str, quick: bool = False) -> Blueprint:
-    """The plan file called ``name`` with the parts that its grids use."""
+    """The plan file called ``name`` with the parts that its grids use.
+
+    With ``quick`` a grid keeps those of its epsilons that the file names for that, or all if it has
+    none of them.
+    """
     common, values = _read("common"), _read(name)
     small = values.pop("quick", {})
     changes = [common, values] + ([small] if quick else [])
@@ -72,7 +76,7 @@ def blueprint(name: str, quick: bool = False) -> Blueprint:
         values.pop(part, None)
     if quick and "eps" in small:
         for grid in values["grid"]:
-            grid["eps"] = [eps for eps in grid["eps"] if eps in small["eps"]]
+            grid["eps"] = [eps for eps in grid["eps"] if eps in small["eps"]] or grid["eps"]
     values["quick"] = {key: small[key] for key in ("n", "fit") if key in small}
     return Blueprint(name, values, common["networks"], parts["defences"], parts["attacks"])
 
@@ -115,7 +119,7 @@ def ready(
         if unchosen:
             missing.append(_asking(drawn, unchosen, choices))
         grids = _without(drawn, set(unchosen))
-        if unchosen and not (pairs and grids):
+        if unchosen and not any(name != NONE for grid in grids for name in grid["defences"]):
             raise UnpreparedError(missing[-1])
         drawn = replace(drawn, values={**drawn.values, "grid": grids})
     plan = parse(_table(drawn, there, pairs), choices)

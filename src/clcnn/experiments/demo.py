@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -75,6 +76,5 @@ def _cell(result: Result) -> str:
 
 
 def _cost(found: Sequence[Result], defence: str) -> str:
-    """On clean images, where every defence has a cell."""
-    costs = [r.cost for r in found if r.defence == defence and r.attack == "none"]
-    return f"{costs[0]:.1f}" if costs else ""
+    """The median over its cells, as in the report."""
+    return f"{statistics.median(r.cost for r in found if r.defence == defence):.2f}"

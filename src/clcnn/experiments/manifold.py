@@ -32,6 +32,7 @@ COLUMNS = (
     "layer",
     "cut",
     "dimension",
+    "moved",  # images that the attack changed: the others were wrong already; means are over these
     "norm",  # l_2 norm of the off-manifold part of the difference, mean over images
     "norm_low",
     "norm_high",  # 95 % interval of that mean
@@ -80,6 +81,10 @@ def run(plan: Plan, store: Store, workshop: Workshop, watch: Watch) -> Iterator[
     found = run_plan(plan, store, workshop=workshop, watch=watch)
     bench = Bench(plan, workshop, store.folder, watch)
     cells = bench.cells()
+    watch.say(
+        "what is off the manifold is read off the attacked images: they are made again, and the "
+        "embeddings fitted, unless files beside the store have them"
+    )
     for place, cell in enumerate(cells):
         watch.cell(place, len(cells), cell.entry)
         yield from _rows(bench, cell, pick(found, cell.entry))
@@ -94,7 +99,8 @@ def _rows(bench: Bench, cell: Cell, found: Result) -> Iterable[dict[str, str]]:
         parts.append(growth(robust, chunk.x, examples.x))
     off = torch.cat([part.off for part in parts]).double()
     whole = torch.cat([part.whole for part in parts]).double()
-    n = len(off)
+    moved = whole[:, 0] > 0
+    off, whole, n = off[moved], whole[moved], int(moved.sum())
     for t, (cut, shape) in enumerate(zip(robust.cuts, robust.shapes, strict=True)):
         d, norm = math.prod(shape), off[:, t]
         mean = float(norm.mean())
@@ -104,6 +110,7 @@ def _rows(bench: Bench, cell: Cell, found: Result) -> Iterable[dict[str, str]]:
             "layer": t,
             "cut": cut,
             "dimension": d,
+            "moved": n,
             "norm": mean,
             "norm_low": mean - half,
             "norm_high": mean + half,
@@ -112,4 +119,11 @@ def _rows(bench: Bench, cell: Cell, found: Result) -> Iterable[dict[str, str]]:
             "share": float((norm / whole[:, t].clamp_min(1e-12)).mean()),
             "paper": MANIFOLD_GROWTH[t] if t < len(MANIFOLD_GROWTH) else "",
         }
-        yield {k: f"{v:.6g}" if isinstance(v, float) else str(v) for k, v in values.items()}
+        yield {k: _written(v) for k, v in values.items()}
+
+
+def _written(value: object) -> str:
+    """A value in a file; what no image gives is an empty place."""
+    if isinstance(value, float):
+        return f"{value:.6g}" if math.isfinite(value) else ""
+    return str(value)
