@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from evaluation.tiny import plan
-from report.made import BASE, Page, fill, made_up, measured, text, workshop
+from report.made import BASE, Page, change, fill, made_up, measured, read, text, workshop
 
 from clcnn.evaluation import run
 from clcnn.report import make_report, to_html
 from clcnn.report.attackers import attacker_blocks, settings
-from clcnn.report.blocks import Bullets, Details
+from clcnn.report.beyond import beyond
+from clcnn.report.blocks import Bullets, Details, TableBlock
+from clcnn.report.breakers import _place, breaker_blocks
+from clcnn.report.defenders import defender_blocks
 from clcnn.report.gather import Experiment, gather
+from clcnn.report.pool import Pool
 
 WORST = """
 [attacks.worst]
@@ -45,14 +49,110 @@ def test_each_attack_with_its_settings_and_members(tmp_path: Path) -> None:
     store = tmp_path / "s.sqlite"
     run(plan(f'name = "mine"\n{BASE}{WORST}', tmp_path), store, workshop=workshop())
     found = lines(*gather([store]))
-    assert "PGD (of the worst case): steps 2, loss cross-entropy" in found
+    step = "step size epsilon / 4"  # PGD's own, which the plan does not set
+    assert f"PGD (of the worst case): steps 2, {step}, loss cross-entropy" in found
     assert (
-        "slow: pgd, steps 7, random start, loss margin, who knows of the control sees it straight "
-        "through" in found
+        f"slow: pgd, steps 7, {step}, random start, loss margin, who knows of the control sees it "
+        "straight through" in found
     )
     worst = next(line for line in found if line.startswith("Worst case: "))
     assert "all of PGD and Noise, and what breaks it at a smaller epsilon" in worst
     assert not any("fgsm" in line.lower() for line in found)  # in the plan, but in no cell
+
+
+def test_what_breaks_the_images_is_counted_on_those_that_were_left(tmp_path: Path) -> None:
+    store = tmp_path / "s.sqlite"
+    run(plan(f'name = "mine"\n{BASE}{WORST}', tmp_path), store, workshop=workshop())
+    # As if another attack of the set had been the first to break some of them.
+    where = "attack = 'worst' AND threat = 'adaptive' AND defence != 'none'"
+    adaptive = f"(SELECT cell FROM entries WHERE {where})"
+    at_all = f"cell IN {adaptive} AND sample"
+    change(
+        store,
+        f"UPDATE samples SET broken_by = NULL WHERE cell IN {adaptive}",
+        f"UPDATE samples SET broken_by = 'clean' WHERE {at_all} % 8 = 0",
+        f"UPDATE samples SET broken_by = 'eps 2: known 0' WHERE {at_all} % 8 = 1",
+        f"UPDATE samples SET broken_by = 'known 1' WHERE {at_all} % 8 = 2",
+        f"UPDATE samples SET broken_by = 'Unrolled(PGD)' WHERE {at_all} % 8 = 3",
+        f"UPDATE samples SET broken_by = 'StraightThrough(PGD)' WHERE {at_all} % 8 = 4",
+    )
+    (table,) = breaker_blocks(*gather([store]))
+    assert isinstance(table, TableBlock)
+    rests = [i % 8 for (i,) in read(store, f"SELECT sample FROM samples WHERE cell IN {adaptive}")]
+    n = [rests.count(k) for k in range(8)]
+    tried = len(rests) - n[0] - n[1]  # the others were not
+    left = [tried, tried - n[2], tried - n[2] - n[4], tried - n[2] - n[4] - n[3]]
+    names = ["made without control", "PGD, straight through", "PGD, unrolled", "left"]
+    assert [column.label for column in table.columns] == names
+    (row,) = table.rows
+    assert [[span.text for span in cell] for cell in row.cells] == [
+        [str(n[2]), f"of {left[0]}"],
+        [str(n[4]), f"of {left[1]}"],
+        [str(n[3]), f"of {left[2]}"],
+        [str(left[3])],
+    ]
+
+
+def test_attacks_are_in_the_order_in_which_they_were_tried() -> None:
+    kinds = ["PGD", "Stealth", "PGD", "Square"]
+    tried = [
+        "PGD, straight through",
+        "PGD, unrolled",
+        "Stealth",
+        "PGD, straight through (2)",
+        "PGD, unrolled (2)",
+        "Square",
+        "Unheard of",
+    ]
+    mixed = [tried[k] for k in (6, 3, 5, 1, 2, 4, 0)]
+    assert sorted(mixed, key=lambda name: _place(name, kinds)) == tried
+
+
+def test_an_attack_outside_of_the_worst_case_that_leaves_less_is_named() -> None:
+    worst = [measured("pmp", "worst", eps, right=18) for eps in (4.0, 8.0)]
+    others = [
+        measured("pmp", "manifold", 4.0, right=12),  # may be chance
+        measured("pmp", "manifold", 8.0, right=2),
+        measured("none", "manifold", 8.0, right=1),
+        measured("pmp", "pgd", 8.0, right=19),
+    ]
+    adaptive, table = made_up(*worst, plan="adaptive"), made_up(*others)
+    (said,) = beyond(table, Pool([adaptive, table]))
+    assert said.endswith("leaves really less (Manifold of PMP at ε = 8).")
+    assert beyond(made_up(*others[:1]), Pool([adaptive])) == []
+
+
+def test_another_search_that_leaves_less_to_who_knows_is_named() -> None:
+    worst = measured("pmp", "worst", 2.0, "adaptive", right=10)
+    table = made_up(measured("pmp", "fgsm", 2.0, right=12))
+    for right, told in ((8, 1), (11, 0)):
+        longer = measured("pmp", "persistent", 2.0, "adaptive", right=right)
+        said = beyond(table, Pool([made_up(worst, longer, plan="adaptive"), table]))
+        assert len(said) == told
+        assert all("Longer search, tiny, PMP, ε = 2: 40.0 (21.9–61.3)" in s for s in said)
+
+
+def test_what_takes_a_choice_over_and_changes_it_says_so() -> None:
+    chosen = {
+        "chosen": {"file": "net-linear.json", "split": "heldout", "n": 200},
+        "cuts": ["input"],
+    }
+    kinds = {"embedding": {"kind": "linear"}, "solver": {"kind": "pmp", "iterations": 5}}
+    longer = {**kinds, "solver": {"kind": "pmp", "iterations": 20}}
+    known = {
+        "linear": {"tiny": {**chosen, **kinds}},
+        "same": {"tiny": {**chosen, **kinds}},
+        "mine": {"tiny": {**chosen, **longer}},
+    }
+    experiment = made_up(*(measured(name) for name in known))
+    experiment.made[-1].manifest["plan"]["defences"].update(known)
+    (details,) = defender_blocks(experiment)
+    assert isinstance(details, Details)
+    (bullets,) = details.blocks
+    assert isinstance(bullets, Bullets)
+    ends = [item.rsplit("; ", 1)[1] for item in bullets.items]
+    own = "chosen on 200 held-out images"
+    assert ends == [own, own, f"otherwise as CLC-NN, linear, {own}"]
 
 
 def test_what_is_not_set_or_goes_without_saying_is_not_said() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from clcnn.report import Document
 from clcnn.report.blocks import Details, Figure, Key, Panel, Paragraph, TableBlock
 from clcnn.report.files import file_blocks
 from clcnn.report.gather import _cuts, gather
-from clcnn.report.svg import Scale, nice, powers, standalone
+from clcnn.report.layers import residual_blocks
+from clcnn.report.svg import Plot, Scale, nice, powers, standalone
 
 
 def test_scales() -> None:
@@ -48,6 +50,38 @@ def test_residuals_are_at_the_largest_eps_of_each_attack(store: Path) -> None:
     experiment = next(e for e in gather([store]) if e.name == "table1")
     kept = {(r.attack, r.eps) for r in experiment.results if r.cell in experiment.residuals}
     assert kept == {("none", 0.0), ("fgsm", 16.0), ("pgd", 8.0)}
+
+
+def test_a_defence_that_met_smaller_eps_alone_has_residuals_there(store: Path) -> None:
+    change(
+        store,
+        "UPDATE entries SET eps = eps + 8 WHERE plan = 'table3' AND eps AND defence = 'linear'",
+    )
+    experiment = next(e for e in gather([store]) if e.name == "table3")
+    kept = {(r.defence, r.eps) for r in experiment.results if r.cell in experiment.residuals}
+    assert kept == {("linear", 0.0), ("linear", 16.0), ("reactive", 0.0), ("reactive", 8.0)}
+
+
+def test_clean_images_alone_make_no_figure_of_residuals(store: Path) -> None:
+    change(store, "DELETE FROM entries WHERE plan = 'table1' AND attack != 'none'")
+    experiment = next(e for e in gather([store]) if e.name == "table1")
+    assert experiment.residuals
+    assert residual_blocks([experiment]) == []
+
+
+def test_residuals_of_the_published_habits_open_when_asked_for(shared: Path) -> None:
+    experiment = next(e for e in gather([shared]) if e.name == "table1")
+    shown = residual_blocks([experiment])
+    (folded,) = residual_blocks([replace(experiment, name="literal")])
+    assert isinstance(folded, Details)
+    assert folded.blocks == shown
+    assert shown
+
+
+def test_a_long_title_stays_within_its_panel() -> None:
+    short, long = (Plot.of(title, (0, 1), (0, 1), width=300) for title in ("PGD", "m" * 36))
+    starts = [float(plot.parts[0].split('x="')[1].split('"')[0]) for plot in (short, long)]
+    assert starts == [44, 12]
 
 
 def test_a_shipped_control_is_at_the_input() -> None:
@@ -87,7 +121,7 @@ def test_the_four_panels_of_the_toy_are_drawn_from_its_states(tmp_path: Path) ->
     ]
     path = tmp_path / "toy-states.csv"
     path.write_text("\n".join([",".join(figure2.STATES), *lines]) + "\n")
-    _, drawn, told = file_blocks(path)
+    _, _, drawn, told = file_blocks(path)
     assert isinstance(drawn, Figure)
     assert [panel.alt.split(":")[-1] for panel in drawn.panels] == [
         " 50.0 %.",
@@ -104,7 +138,7 @@ def test_the_four_panels_of_the_toy_are_drawn_from_its_states(tmp_path: Path) ->
 def test_growth_and_theorem_are_drawn(tmp_path: Path) -> None:
     cell = ("net", "linear", "manifold", 8, "oblivious", 5, 60, 20, 90, 0.1)
     rows = [
-        [str(v) for v in (*cell, t, cut, 9, n, n, n, n, n, n, p)]
+        [str(v) for v in (*cell, t, cut, 9, 4, n, n, n, n, n, n, p)]
         for t, (cut, n, p) in enumerate([("input", 0, 0), ("head", 0.5, 0.016)])
     ]
     path = tmp_path / "manifold.csv"
@@ -114,6 +148,7 @@ def test_growth_and_theorem_are_drawn(tmp_path: Path) -> None:
     assert (
         "the paper: 0, 0.016. net, CLC-NN, linear, Manifold, ε = 8: 0, 0.5." in drawn.panels[0].alt
     )
+    assert "the images that the attack moved (4 of 5)" in drawn.caption
     assert isinstance(table, TableBlock)
     settings = theorem.Settings(depth=3, width=8, rank=2, samples=4)
     lines = [
@@ -122,7 +157,8 @@ def test_growth_and_theorem_are_drawn(tmp_path: Path) -> None:
     ]
     path = tmp_path / "theory.csv"
     path.write_text("\n".join(",".join(line) for line in lines) + "\n")
-    _, drawn, table = file_blocks(path)
+    _, about, drawn, table = file_blocks(path)
+    assert isinstance(about, Paragraph)
     assert isinstance(drawn, Figure)
     assert len(drawn.panels) == 6
     by_c = next(panel for panel in drawn.panels if "against c" in panel.alt)

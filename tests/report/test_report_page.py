@@ -8,11 +8,12 @@ import statistics
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from html import unescape
 from pathlib import Path
 
 import pytest
 from evaluation.tiny import network, pictures, plan
-from report.made import BASE, Page, change, drop, fill, read, text, workshop
+from report.made import BASE, Page, change, drop, fill, made_up, measured, read, text, workshop
 
 from clcnn.evaluation import Workshop, run
 from clcnn.evaluation.archive import pack
@@ -29,6 +30,7 @@ from clcnn.report import (
 from clcnn.report.blocks import Details, Figure, Heading, Panel, Paragraph, TableBlock
 from clcnn.report.gains import gain_blocks
 from clcnn.report.gather import gather
+from clcnn.report.page import _remeasured
 from clcnn.report.pool import Pool
 from clcnn.report.svg import standalone
 
@@ -55,6 +57,18 @@ def test_tags_nest_and_nothing_comes_from_elsewhere(page: Page) -> None:
     style = "".join(re.findall("<style>.*?</style>", to_html(Document("empty")), re.S))
     assert "url(" not in style
     assert "@import" not in style
+
+
+def test_a_cell_that_was_measured_twice_says_so() -> None:
+    first = made_up(measured("none"), measured("a", cell=2), plan="table1")
+    again = made_up(measured("none", right=9, cell=3), measured("a", cell=4), plan="feedback")
+    (said,) = _remeasured(again, Pool([first, again]))
+    assert isinstance(said, Paragraph)
+    assert said.text.startswith("Measured apart from `table1`")
+    assert "Clean leaves 45.0 here and 50.0 there, of the same 20 images" in said.text
+    assert _remeasured(first, Pool([first, again])) == []
+    fewer = made_up(measured("none", n=10, right=4, cell=3), plan="feedback")
+    assert _remeasured(fewer, Pool([first, fewer])) == []
 
 
 def test_every_section_is_there(page: Page) -> None:
@@ -378,7 +392,7 @@ def test_all_that_a_store_says_is_escaped(store: Path) -> None:
         store,
         f"UPDATE entries SET attack = '{bad}' WHERE attack = 'pgd'",
         f"UPDATE entries SET defence = '{bad}' WHERE plan = 'table3' AND defence = 'reactive'",
-        f"INSERT INTO findings SELECT min(cell), '{bad}', '{bad}' FROM entries",
+        f"INSERT INTO findings SELECT min(cell), '{bad}', '{bad}', NULL FROM entries",
         "UPDATE runs SET manifest = replace(manifest, 'x86_64', '<script>') ",
     )
     document = make_report([store], pictures=0)
@@ -395,7 +409,8 @@ def test_all_that_a_store_says_is_escaped(store: Path) -> None:
 
 
 def test_warnings_stand_on_top(store: Path) -> None:
-    change(store, "INSERT INTO findings SELECT min(cell), 'zero gradients', 'None.' FROM entries")
+    sign = "SELECT min(cell), 'zero gradients', 'None.', NULL FROM entries"
+    change(store, f"INSERT INTO findings {sign}")
     document = make_report([store], pictures=0)
     text = to_html(document)
     assert 0 < text.index("zero gradients (1 place): None.") < text.index('id="table1"')
@@ -442,7 +457,7 @@ def test_stores_of_one_name_keep_their_figures_apart(shared: Path, tmp_path: Pat
     page = Page(to_html(document))
     ids = [a["id"] for _, a in page.tags if "id" in a]
     assert len(ids) == len(set(ids))
-    heads = [b.text for b in document.blocks if isinstance(b, Heading) and "Table 3" in b.text]
+    heads = [b.text for b in document.blocks if isinstance(b, Heading) and " in " in b.text]
     assert heads == [f"Table 3 in {tmp_path}/a/s.sqlite", f"Table 3 in {packed}"]
     figures = [b for b in document.blocks if isinstance(b, Figure)]
     drawn = [f for f in figures if f.name.startswith("table3-resnet20-cifar10-accuracy")]
@@ -513,6 +528,14 @@ def test_figures_that_are_no_store_s_are_said(shared: Path, tmp_path: Path) -> N
     assert without.text.endswith("named at the end.")
 
 
+def test_an_interval_behind_its_figure_is_small() -> None:
+    text = "keeps 8.1 % (6.0–9.2, n = 20) and +3.2 points (+0.4 to +6.2) of 5 (not 4.5–6) & more"
+    (said,) = re.findall(r'<p class="plain">.*</p>', to_html(Document("t", [Paragraph(text)])))
+    assert re.findall("<small>([^<]*)</small>", said) == ["(6.0–9.2, n = 20)", "(+0.4 to +6.2)"]
+    shown = re.sub("<[^>]*>", "", said).replace("\u202f", " ")
+    assert unescape(shown) == text
+
+
 def test_folders_are_made(document: Document, tmp_path: Path) -> None:
     write_html(document, tmp_path / "deep" / "r.html")
     assert (tmp_path / "deep" / "r.html").read_text() == to_html(document)
@@ -521,7 +544,7 @@ def test_folders_are_made(document: Document, tmp_path: Path) -> None:
 def test_rows_that_their_names_do_not_explain_are_explained(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert set(words.ABOUT) <= {*ORDER}
+    assert set(words.ABOUT) <= {*ORDER, "demo", "toy-states"}
     monkeypatch.setitem(words.ABOUT, "table1", "What the rows mean.")
     page = Page(to_html(make_report([shared], pictures=0, workshop=workshop())))
     assert page.text.count("What the rows mean.") == 1

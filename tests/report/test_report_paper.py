@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report.made import Page, change, drop, plan, read, text, workshop
+from report.made import Page, change, drop, made_up, measured, plan, read, text, workshop
 
 from clcnn import cli
 from clcnn.errors import DataError
 from clcnn.evaluation import Store, StoreError, run
 from clcnn.report import Document, ReportError, make_report, to_html, write_markdown
-from clcnn.report.against import shortfalls, verdict
+from clcnn.report.against import shortfalls, verdict, verdicts
 from clcnn.report.blocks import Heading, Paragraph, TableBlock
 from clcnn.report.gather import gather
 from clcnn.report.layout import title
+from clcnn.statistics import Paired
 
 
 @pytest.mark.parametrize(
@@ -59,11 +62,11 @@ def test_differences_are_paired(shared: Path, document: Document) -> None:
 @pytest.fixture
 def short(store: Path) -> Path:
     """A store in which every third answer of the linear defence, and every one at 2, is wrong."""
+    wrong = "UPDATE samples SET correct = 0, predicted = (label + 1) % 10 WHERE"
     change(
         store,
-        "UPDATE samples SET correct = 0 WHERE sample % 3 = 0 AND cell IN "
-        "(SELECT cell FROM entries WHERE defence = 'linear')",
-        "UPDATE samples SET correct = 0 WHERE cell IN (SELECT cell FROM entries WHERE eps = 2)",
+        f"{wrong} sample % 3 = 0 AND cell IN (SELECT cell FROM entries WHERE defence = 'linear')",
+        f"{wrong} cell IN (SELECT cell FROM entries WHERE eps = 2)",
     )
     return store
 
@@ -96,6 +99,30 @@ def test_shortfalls_are_the_cells_marked_so(short: Path) -> None:
     assert rows[3][-4:] == ["0.0 0.0–16.1, n = 20", "56", "−56.0", "−21.0"]
 
 
+def test_in_brief_how_many_figures_stand_how(short: Path, tmp_path: Path) -> None:
+    experiments = gather([short])
+    table1 = [e for e in experiments if e.name == "table1"]
+    counted = verdicts(table1)
+    # Clean images of both, and four attacked cells under control; three are below, see above.
+    assert (counted.total(), counted["below"]) == (6, 3)
+    assert verdicts([*table1, *table1]) == counted, "what is printed again counts once"
+    table3 = [e for e in experiments if e.name == "table3"]
+    assert verdicts(experiments) == counted + verdicts(table3)
+    below = verdicts(experiments)["below"]
+    assert len(shortfalls(experiments)) == below
+    path = tmp_path / "notes.toml"
+    path.write_text(NOTE)  # explains those of table1
+    blocks = make_report([short], notes=path, pictures=0).blocks
+    said = next(b.text for b in blocks if isinstance(b, Paragraph) and "Beside" in b.text)
+    assert f"of {verdicts(experiments).total()} figures" in said
+    paragraph = "of the latter have a paragraph below that says what was measured of the reason"
+    assert f"and {below} below. 3 {paragraph}; of 0 a part stays unexplained." in said
+    path.write_text(NOTE.replace("command", "open = true\ncommand"))
+    blocks = make_report([short], notes=path, pictures=0).blocks
+    said = next(b.text for b in blocks if isinstance(b, Paragraph) and "Beside" in b.text)
+    assert f"3 {paragraph}; of 3 a part stays unexplained." in said
+
+
 def test_differences_that_are_not_complete_are_no_shortfalls(short: Path) -> None:
     def places() -> set[tuple[str, float]]:
         return {(s.attack, s.eps) for s in shortfalls(gather([short])) if s.experiment == "table3"}
@@ -122,8 +149,8 @@ def test_only_differences_without_a_sample_in_common_are_skipped(store: Path) ->
     assert {place[1] for place in table3.differences} == {"none", "pgd"}
     change(
         store,
-        "UPDATE samples SET label = label + 1 WHERE cell IN (SELECT cell FROM entries "
-        "WHERE plan = 'table3' AND defence = 'reactive' AND attack = 'pgd')",
+        "UPDATE samples SET label = label + 1, predicted = predicted + 1 WHERE cell IN (SELECT "
+        "cell FROM entries WHERE plan = 'table3' AND defence = 'reactive' AND attack = 'pgd')",
     )
     with pytest.raises(DataError, match="with other labels"):
         gather([store])
@@ -135,7 +162,8 @@ def test_a_form_of_a_table_is_called_so(tmp_path: Path) -> None:
         run(plan(named, tmp_path), tmp_path / "r.sqlite", workshop=workshop())
     blocks = make_report([tmp_path / "r.sqlite"], pictures=0).blocks
     heads = [b.text for b in blocks if isinstance(b, Heading) and "Table" in b.text]
-    assert heads == ["Table 3", "Table 3 (at most 8 images a cell, seed 5)"]
+    assert all(head.startswith("Table 3, resnet20-cifar10: ") for head in heads[2:])
+    assert heads[:2] == ["Table 3", "Table 3 (at most 8 images a cell, seed 5)"]
     said = [b.text for b in blocks if isinstance(b, Paragraph) and b.tone == "warning"]
     assert said[0].startswith("`table3-most-8-seed-5`: at most 8 images a cell and seed 5, which")
 
@@ -177,12 +205,46 @@ def test_notes_explain_shortfalls_with_stored_figures(short: Path, tmp_path: Pat
     assert "A note explains no cell: experiment = table4, attack = pgd or fgsm or none" in page.text
 
 
+def test_without_control_is_of_the_same_images() -> None:
+    controlled = replace(measured("linear", "fgsm", 4.0, right=2), cell=7)
+    pair = Paired(20, 2, 1, 0.05, -0.1, 0.2, 1.0)
+    table1 = replace(
+        made_up(controlled),
+        name="table1",
+        weights={"tiny": "resnet20-cifar10"},
+        gains={7: pair},
+    )
+    (short,) = shortfalls([table1])
+    assert short.plain == pytest.approx(10 - 5 - 11)  # the paper has 11 without control
+    other = replace(table1, gains={7: replace(pair, n=10)})  # of some of them alone
+    assert shortfalls([other])[0].plain is None
+
+
+def test_notes_name_distances(short: Path, tmp_path: Path) -> None:
+    path = tmp_path / "notes.toml"
+    cell = "table1 / resnet20-cifar10 / linear / pgd / 8 / oblivious / distance"
+    path.write_text(NOTE.replace("table1 / tiny / linear / none / 0 / none", cell))
+    lengths = [
+        length
+        for (length,) in read(
+            short,
+            "SELECT l2 FROM samples JOIN entries USING (cell) WHERE plan = 'table1' AND l2 > 0 "
+            "AND defence = 'linear' AND attack = 'pgd' AND eps = 8",
+        )
+    ]
+    told = Page(to_html(make_report([short], notes=path, pictures=0))).text
+    assert f"Too few pixels: {statistics.median(lengths):.3f} (l_2, median of" in told
+    path.write_text(NOTE.replace("none / 0 / none}", "none / 0 / none / distance}"))
+    with pytest.raises(ReportError, match="expected a cell of attacked images"):
+        make_report([short], notes=path, pictures=0)
+
+
 def test_a_line_may_end_within_a_name(short: Path, tmp_path: Path) -> None:
     grid = "tune tiny linear heldout 0c7b68"
     change(
         short,
         f"INSERT INTO entries SELECT '{grid}', place, network, 'lr 0.1, 5 iterations', attack, "
-        "eps, threat, cell FROM entries WHERE plan = 'table1' AND defence = 'linear'",
+        "eps, threat, cell, NULL FROM entries WHERE plan = 'table1' AND defence = 'linear'",
     )
     cell = "{tune tiny\n  linear heldout 0c7b68 / tiny / lr 0.1,\n5 iterations / none / 0 / none}"
     path = tmp_path / "notes.toml"
@@ -312,6 +374,23 @@ def test_a_file_stands_in_the_section_of_its_name(shared: Path, tmp_path: Path) 
     assert list(under) == [measured.plan, "another"]
     assert under[measured.plan].startswith(title(measured))
     assert under["another"] == "another"
+
+
+def test_the_panels_of_the_toy_stand_below_it(shared: Path, tmp_path: Path) -> None:
+    for name in ("toy", "theory", "toy-states"):
+        (tmp_path / f"{name}.csv").write_text("network,value\nn,7.25\n")
+
+    def order(*names: str) -> list[str]:
+        files = [tmp_path / f"{name}.csv" for name in names]
+        blocks = make_report([shared], tables_of=files, pictures=0).blocks
+        heads = [b.text for b in blocks if isinstance(b, Heading) and b.level == 2]
+        tables = [b.caption for b in blocks if isinstance(b, TableBlock)]
+        return [t for t in (*heads, *tables) if "toy" in t or "Theorem" in t or ".csv" in t]
+
+    captions = [f"{name}.csv, 1 row" for name in ("toy", "toy-states", "theory")]
+    assert order("toy", "theory", "toy-states") == ["The toy of Figure 2", "Theorem 1", *captions]
+    alone = ["The toy of Figure 2: its four panels", "toy-states.csv, 1 row"]
+    assert order("toy-states") == alone
 
 
 def test_markdown_needs_a_plain_name(document: Document, tmp_path: Path) -> None:

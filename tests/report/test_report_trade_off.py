@@ -61,11 +61,37 @@ def test_the_trade_off_is_at_the_largest_epsilon_that_most_were_attacked_at(
     assert trade_offs([attacked("chance", "none a", ("white", 8.0))]) == []
 
 
+def test_where_nothing_is_left_a_smaller_epsilon_tells_more() -> None:
+    places = [("a", ("fgsm", 2.0), 9), ("a", ("fgsm", 4.0), 2), ("a", ("fgsm", 8.0), 0)]
+    cells = [measured(d, *at, right=right) for d, at, right in places]
+    clean = [measured(d) for d in ("none", "a")]
+    found = made_up(*clean, *cells, plan="table1", kinds={"fgsm": "fgsm"})
+    (drawn,) = trade_offs([found])
+    assert "ε = 4/255" in drawn.panels[0].alt
+
+
 def test_the_trade_off_leaves_a_sweep_to_its_own_table() -> None:
     table = attacked("table1", "none a", ("fgsm", 8.0))
     sweep = attacked("strength", "none s1 s2 s3", ("fgsm", 8.0), ("fgsm", 16.0))
     assert trade_offs([sweep]) == []
     assert trade_offs([table, sweep]) == trade_offs([table])
+
+
+def test_every_defence_is_drawn_beside_what_met_the_same_attacks() -> None:
+    found = [
+        attacked("table1", "none a b", ("fgsm", 8.0)),
+        attacked("feedback", "none f", ("cw", 8.0)),
+        attacked("rivals", "a", ("fgsm", 8.0), ("cw", 8.0)),
+    ]
+    (drawn,) = trade_offs(found)
+    shown = [
+        {name for name in ("no control", "a", "b", "f") if f" {name}: clean" in panel.alt}
+        for panel in drawn.panels
+    ]
+    assert shown == [{"no control", "a", "b"}, {"no control", "a", "f"}]
+    assert "Oblivious attacks (plans feedback and rivals)" in drawn.panels[1].body
+    assert "oblivious, ε = 8: FGSM of plans table1 and rivals" in drawn.caption
+    assert [key.label for key in drawn.legend] == ["no control", "a", "b", "f"]
 
 
 def test_the_uncontrolled_network_has_no_adaptive_line_from_elsewhere() -> None:

@@ -14,7 +14,7 @@ from clcnn.evaluation.results import Result
 from clcnn.report import ReportError, make_report
 from clcnn.report.blocks import Figure, Paragraph, TableBlock
 from clcnn.report.gather import Experiment, gather
-from clcnn.report.tuning import choice_blocks, tuning_blocks
+from clcnn.report.tuning import choice_blocks, in_order, tuning_blocks
 
 
 def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
     assert isinstance(table, TableBlock)
     marked = [row.heads for row in table.rows if "(chosen)" in row.heads[0]]
     assert marked == [(f"{settings} (chosen)",)]
-    assert "cheapest within one standard error" in drawn.caption
+    assert drawn.caption.endswith("ringed: its choice")
     with Store(tmp_path / "t.sqlite") as store:
         stood = confirm(choice, store, n=20, workshop=workshop())
     grid_again, more = sorted(gather([tmp_path / "t.sqlite"]), key=lambda e: len(e.results))[::-1]
@@ -58,13 +58,14 @@ def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
         _, drawn, table = blocks
         assert isinstance(drawn, Figure)
         assert drawn.panels[0].alt.endswith(f"its choice: {settings}.")
-        assert "stood on more clean images" in drawn.caption
+        assert drawn.caption.endswith("ringed: the choice, by more clean images")
         assert isinstance(table, TableBlock)
         assert [r.heads for r in table.rows if "(chosen)" in r.heads[0]] == [
             (f"{settings} (chosen)",)
         ]
 
-    assert "20 heldout images" in listed.caption
+    assert "20 held-out images" in listed.caption
+    assert in_order([more, grid_again]) == [grid_again, more]
     assert len(listed.rows) == len(stood.confirmed) > 0
     for row, tried in zip(listed.rows, stood.confirmed, strict=True):
         assert row.heads == (f"energy 0.8, lr {tried.lr:g}, {tried.iterations} iterations",)

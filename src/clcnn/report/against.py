@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from clcnn.evaluation.plan import NONE
 from clcnn.evaluation.results import Result
 from clcnn.experiments import paper
 from clcnn.experiments.run import ORDER
-from clcnn.report.gather import Experiment
+from clcnn.report.gather import GAINS, Experiment
 
 ROUNDING = 0.5
 """The paper prints whole per cents: its figure may be half a point more or less."""
@@ -66,8 +68,8 @@ def printed_at(name: str, network: str, defence: str, attack: str, eps: float) -
 
 
 @dataclass(frozen=True)
-class Shortfall:
-    """A place where ours is really below the paper's, in per cent (or points)."""
+class Comparison:
+    """A complete cell of ours beside the paper's figure, in per cent (or points)."""
 
     experiment: str
     network: str
@@ -80,21 +82,42 @@ class Shortfall:
     n: int
     cell: paper.Cell
     plain: float | None = None
-    """Ours minus the paper's, in points, of the same network and attack without control."""
+    """Ours minus the paper's, in points, of the same network and attack without control.
+
+    On the same images where both were measured on them."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether ours is really above or below."""
+        return verdict(self.low, self.high, self.cell.value)
 
 
-def shortfalls(experiments: Sequence[Experiment]) -> list[Shortfall]:
+def verdicts(experiments: Sequence[Experiment]) -> Counter[Verdict]:
+    """How many figures of the paper's tables ours are above, below, or as far as can be told alike.
+
+    Attacked networks without control are left out, as in `shortfalls`. What a later table prints
+    again counts once.
+    """
+    found: dict[tuple[str, str, str, float], Verdict] = {}
+    for experiment in experiments:
+        for one in _compared(experiment):
+            found.setdefault((one.network, one.defence, one.attack, one.eps), one.verdict)
+    return Counter(found.values())
+
+
+def shortfalls(experiments: Sequence[Experiment]) -> list[Comparison]:
     """All places of the paper's tables where ours is really below.
 
     Attacked networks without control are none: a lower figure there is a stronger attack.
     """
     plain = _without_control(experiments)
     return [
-        replace(short, plain=plain.get((short.network, short.attack, short.eps)))
-        if short.defence in _CONTROLLED
-        else short
+        replace(one, plain=plain.get((one.network, one.attack, one.eps)))
+        if one.defence in _CONTROLLED and one.plain is None
+        else one
         for experiment in experiments
-        for short in _of(experiment)
+        for one in _compared(experiment)
+        if one.verdict == "below"
     ]
 
 
@@ -110,9 +133,9 @@ def _without_control(experiments: Sequence[Experiment]) -> dict[tuple[str, str, 
     return found
 
 
-def weaker_attacks(experiments: Sequence[Experiment]) -> list[Shortfall]:
+def weaker_attacks(experiments: Sequence[Experiment]) -> list[Comparison]:
     """Attacks on a network of the paper's, without control, that leave really more than its own."""
-    found: dict[tuple[str, str, float], Shortfall] = {}
+    found: dict[tuple[str, str, float], Comparison] = {}
     for experiment in experiments:
         table = paper.TABLES.get(experiment.name)
         if table is None or table.differences:
@@ -121,8 +144,9 @@ def weaker_attacks(experiments: Sequence[Experiment]) -> list[Shortfall]:
             cell = printed_for(experiment, result)
             if cell is None or not is_attack_alone(result.defence, result.attack):
                 continue
-            if (short := _really(experiment, result, cell, "above")) is not None:
-                found.setdefault((cell.network, cell.attack, cell.eps), short)
+            one = _comparison(experiment, result, cell)
+            if one is not None and one.verdict == "above":
+                found.setdefault((one.network, one.attack, one.eps), one)
     return list(found.values())
 
 
@@ -131,29 +155,35 @@ def is_attack_alone(defence: str, attack: str) -> bool:
     return defence == "none" and attack != "none"
 
 
-def _of(experiment: Experiment) -> Iterator[Shortfall]:
+def _compared(experiment: Experiment) -> Iterator[Comparison]:
+    """The complete cells of one of the paper's tables that may fall short."""
     table = paper.TABLES.get(experiment.name)
     if table is None:
         return
     if table.differences:
-        yield from _of_differences(experiment, table.defences[0])
+        yield from _differences(experiment, table.defences[0])
         return
     for result, cell in _beside(experiment):
-        if (short := _really(experiment, result, cell, "below")) is not None:
-            yield short
+        if (one := _comparison(experiment, result, cell)) is not None:
+            yield one
 
 
-def _really(
-    experiment: Experiment, result: Result, cell: paper.Cell, wanted: str
-) -> Shortfall | None:
-    """Ours beside the paper's where the interval says ``wanted``; nothing of an unfinished cell."""
+def _comparison(experiment: Experiment, result: Result, cell: paper.Cell) -> Comparison | None:
+    """Ours beside the paper's; nothing of an unfinished cell."""
     if not result.n or not result.is_complete:
         return None
     ours, low, high = (100 * share for share in (result.accuracy, result.low, result.high))
-    if verdict(low, high, cell.value) != wanted:
+    plain = _plain(experiment, result, cell)
+    return Comparison(experiment.plan, *cell.key[1:], ours, low, high, result.n, cell, plain)
+
+
+def _plain(experiment: Experiment, result: Result, cell: paper.Cell) -> float | None:
+    """What the same images are without control, beside the paper's figure for that."""
+    pair = experiment.gains.get(result.cell)
+    without = paper.find(cell.table, cell.network, NONE, cell.attack, cell.eps)
+    if pair is None or pair.n != result.n or without is None or GAINS[experiment.name] != NONE:
         return None
-    place = (cell.network, cell.defence, cell.attack, cell.eps)
-    return Shortfall(experiment.plan, *place, ours, low, high, result.n, cell)
+    return 100 * (result.accuracy - pair.difference) - without.value
 
 
 def _beside(experiment: Experiment) -> Iterator[tuple[Result, paper.Cell]]:
@@ -185,15 +215,12 @@ def unjudged(experiments: Sequence[Experiment]) -> int:
     return count
 
 
-def _of_differences(experiment: Experiment, defence: str) -> Iterator[Shortfall]:
+def _differences(experiment: Experiment, defence: str) -> Iterator[Comparison]:
     for place, pair in experiment.differences.items():
         network, attack, eps, threat = place
         weights = experiment.weights.get(network, network)
         cell = paper.find(experiment.name, weights, defence, attack, eps)
         if cell is None or threat == "adaptive" or not experiment.is_complete(place):
             continue
-        low, high = 100 * pair.low, 100 * pair.high
-        if verdict(low, high, cell.value) == "below":
-            printed = (cell.network, cell.defence, cell.attack, cell.eps)
-            ours = 100 * pair.difference
-            yield Shortfall(experiment.plan, *printed, ours, low, high, pair.n, cell)
+        ours, low, high = (100 * share for share in (pair.difference, pair.low, pair.high))
+        yield Comparison(experiment.plan, *cell.key[1:], ours, low, high, pair.n, cell)

@@ -13,6 +13,9 @@ from clcnn.report.gather import Experiment
 _PLAIN = (("restarts", 1), ("tries", 1), ("confidence", 0.0))
 """Settings that go without saying, as those do that are not set."""
 
+_STEPS = {"stealth": "epsilon / 10"}
+"""Step sizes of attacks that have their own where none is given."""
+
 _NAMES = {"ce": "cross-entropy", "straight_through": "straight through"}
 
 
@@ -37,7 +40,10 @@ def _line(name: str, attack: Mapping[str, Any], *, is_alone: bool) -> str:
             "what breaks it at a smaller epsilon of this table counts at a larger one"
         )
     said = [] if attack.get("kind") == name else [str(attack.get("kind"))]
-    said += settings((attack.get("settings") or {}).get("settings") or {})
+    made = dict((attack.get("settings") or {}).get("settings") or {})
+    if "step_size" in made and made["step_size"] is None:
+        made["step_size"] = _STEPS.get(str(attack.get("kind")), "epsilon / 4")
+    said += settings(made)
     if attack.get("embedding_of"):
         said.append(f"within the input embedding of {words.defence(attack['embedding_of'])}")
     if attack.get("through"):

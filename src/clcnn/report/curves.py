@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 from clcnn.evaluation.plan import NONE
 from clcnn.evaluation.results import Result
@@ -14,13 +15,20 @@ from clcnn.report.svg import Plot, tint
 
 _SHARES = [(0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100")]
 _DODGE = 3.0  # pixels between the intervals of two series
+_MARGIN = 0.05  # of the axis, so that no mark of clean images covers a number
 _FARTHEST = 7.0  # pixels that a series is shifted at most, so that its marks stay in the panel
 
 
+_OWN = ("linear", "nonlinear", "reactive", "layerwise", "feedback-strong", "feedback", "pmp")
+"""Defences that have the same colours in all figures."""
+
+
 def series_of(defences: Sequence[str]) -> dict[str, int]:
-    """A colour for each defence; no control is always grey."""
-    others = [name for name in defences if name != NONE]
-    return {NONE: 0} | {name: place + 1 for place, name in enumerate(others)}
+    """A colour for each defence, its own or one that is left; no control is always grey."""
+    own = {name: place + 1 for place, name in enumerate(_OWN) if name in defences}
+    free = (place for place in count(1) if place not in own.values())
+    others = [name for name in defences if name not in own and name != NONE]
+    return {NONE: 0} | own | dict(zip(others, free, strict=False))
 
 
 def accuracy_figure(experiment: Experiment, network: str, pool: Pool) -> Figure | None:
@@ -75,7 +83,8 @@ def _accuracy_panel(
     attack: str, lines: dict[tuple[str, str], list[Result]], colours: dict[str, int]
 ) -> Panel:
     epsilons = sorted({0.0} | {r.eps for cells in lines.values() for r in cells})
-    plot = Plot.of(words.attack(attack), (0.0, max(epsilons) or 1.0), (0.0, 1.0))
+    most = max(epsilons) or 1.0
+    plot = Plot.of(words.attack(attack), (-_MARGIN * most, (1 + _MARGIN / 2) * most), (0.0, 1.0))
     plot.y_axis(_SHARES, "accuracy in %")
     corrupted = any(r.is_corruption for cells in lines.values() for r in cells)
     level = "severity" if corrupted else "ε in 1/255"

@@ -61,4 +61,6 @@ def file_blocks(path: Path) -> list[Block]:
     shown: Block = Details(table.caption, [table]) if drawn and len(rows) > _FEW else table
     if drawn and left > 0:
         shown = Paragraph(f"Drawn from {words.several(len(rows), 'row')} of {path.name}.", "muted")
-    return [Heading(2, name, words.slug(f"file {path.stem}")), *drawn, shown]
+    about = words.ABOUT.get(path.stem)
+    said = [] if about is None else [Paragraph(about)]
+    return [Heading(2, name, words.slug(f"file {path.stem}")), *said, *drawn, shown]

@@ -13,7 +13,7 @@ from clcnn.evaluation.plan import NONE
 from clcnn.experiments import paper
 from clcnn.report import words
 from clcnn.report.blocks import Block, Column, Details, Row, Span, TableBlock
-from clcnn.report.cells import UNPLANNED, Footnotes, difference_spans, usual_of
+from clcnn.report.cells import UNPLANNED, Footnotes, again, difference_spans, usual_of
 from clcnn.report.gather import GAINS, Experiment
 
 
@@ -36,7 +36,7 @@ def gain_blocks(experiment: Experiment) -> list[Block]:
     )
     at = {(r.network, r.defence, r.attack, r.eps, r.threat): r for r in found}
 
-    def spans(network: str, defence: str, attack: str, eps: float, threat: str) -> Sequence[Span]:
+    def spans(network: str, defence: str, attack: str, eps: float, threat: str) -> list[Span]:
         result = at.get((network, defence, attack, eps, threat))
         if result is None:
             return [Span(UNPLANNED, "muted")]
@@ -48,7 +48,7 @@ def gain_blocks(experiment: Experiment) -> list[Block]:
         own = {r.eps for r in found if (r.network, r.defence) == (network, defence) and r.eps}
         for place, eps in enumerate(sorted(own) or [0.0]):
             clean = spans(network, defence, NONE, 0.0, NONE)
-            cells = [[Span("″", "muted")] if place else clean]
+            cells: list[Sequence[Span]] = [again(clean) if place else clean]
             cells += [spans(network, defence, attack, eps, threat) for attack, threat in across]
             weights = experiment.weights.get(network, network)
             rows.append(Row((weights, words.defence(defence), words.level(eps)), cells))

@@ -88,6 +88,10 @@ class Experiment:
     """By the cell of a defence: its accuracy minus that of `GAINS`' on the same images."""
     residuals: Mapping[int, Residuals] = field(default_factory=dict)
     averages: Sequence[Average] = ()
+    distances: Mapping[int, float] = field(default_factory=dict)
+    """By a cell of attacked images: the median length (l_2) of what was added to those it moved."""
+    broken: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """By the cell of a worst case: how many samples each attack broke, and under "" those left."""
 
     @property
     def is_of_corruptions(self) -> bool:
@@ -256,7 +260,21 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
         gains=_gains(store, name, found),
         residuals={} if name.startswith(TUNING) else _residuals(store, found),
         averages=averages(store, found),
+        distances={} if name.startswith(TUNING) else _distances(store, found),
+        broken=_broken(store, found),
     )
+
+
+def _distances(store: Store, found: Sequence[Result]) -> dict[int, float]:
+    query = "SELECT l2 FROM samples WHERE cell = ? AND l2 > 0"
+    lengths = {r.cell: store.read(query, r.cell) for r in found if r.eps and not r.is_corruption}
+    return {cell: float(np.median(rows)) for cell, rows in lengths.items() if rows}
+
+
+def _broken(store: Store, found: Sequence[Result]) -> dict[int, dict[str, int]]:
+    query = "SELECT coalesce(broken_by, ''), count(*) FROM samples WHERE cell = ? GROUP BY 1"
+    counted = {r.cell: dict(store.read(query, r.cell)) for r in found if r.threat == "adaptive"}
+    return {cell: counts for cell, counts in counted.items() if set(counts) - {""}}
 
 
 def _weights(networks: Mapping[str, Any]) -> dict[str, str]:
@@ -319,15 +337,16 @@ def _differences(store: Store, name: str, found: Sequence[Result]) -> dict[Place
 
 
 def _residuals(store: Store, found: Sequence[Result]) -> dict[int, Residuals]:
-    """Of clean cells, and of those at the largest eps of each attack; of no corruptions."""
+    """Of clean cells, and at the largest eps where each attack met a defence; of no corruptions."""
     attacked = [result for result in found if result.n and not result.is_corruption]
-    largest: dict[tuple[str, str, str], float] = {}
+    largest: dict[tuple[str, ...], float] = {}
     for result in attacked:
-        key = (result.network, result.attack, result.threat)
+        key = (result.network, result.defence, result.attack, result.threat)
         largest[key] = max(result.eps, largest.get(key, 0.0))
     quartiles: dict[int, Residuals] = {}
     for result in attacked:
-        if result.eps != largest[result.network, result.attack, result.threat]:
+        key = (result.network, result.defence, result.attack, result.threat)
+        if result.eps != largest[key]:
             continue
         rows = store.read(
             "SELECT before, after FROM samples WHERE cell = ? AND before IS NOT NULL "

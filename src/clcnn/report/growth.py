@@ -52,9 +52,17 @@ def _growth(name: str, lines: Sequence[Line]) -> Figure:
     legend = [Key(place, label) for place, label in enumerate(["the paper", *series])]
     caption = (
         "What of a manifold attack leaves the manifold, by layer, beside the paper's figures, of "
-        "which it does not say which norm they are; values of 0 are at the foot"
+        "which it does not say which norm they are; values of 0 are at the foot; means over the "
+        f"images that the attack moved ({_counts(lines)}): it leaves those that are wrong already"
     )
     return Figure(words.slug(f"{name}-growth"), caption, panels, legend)
+
+
+def _counts(lines: Sequence[Line]) -> str:
+    """How many of how many images were moved, the least and the most of all cells."""
+    moved, all_n = ([int(line[key]) for line in lines] for key in ("moved", "n"))
+    span = dict.fromkeys([min(moved), max(moved)])
+    return f"{' to '.join(map(words.count, span))} of {words.count(max(all_n))}"
 
 
 def _theorem(name: str, lines: Sequence[Line]) -> Figure:

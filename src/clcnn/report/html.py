@@ -32,6 +32,9 @@ _NARROW = 480
 
 _PERCENT = re.compile(r"(?<=\d) %")
 
+_INTERVAL = re.compile(r"\([+−]?\d+\.\d(?:–| to )[^()<]*\)")
+"""An interval behind its figure, which is easier to read past if it is small."""
+
 
 def to_html(document: Document) -> str:
     """The whole page."""
@@ -82,10 +85,14 @@ def _block(block: Block) -> str:
 
 def _inline(text: str) -> str:
     return "".join(
-        # No line is broken between a number and its per cent.
-        f"<code>{escape(part)}</code>" if code else _PERCENT.sub("\u202f%", escape(part))
-        for code, part in pieces(text)
+        f"<code>{escape(part)}</code>" if code else _plain(part) for code, part in pieces(text)
     )
+
+
+def _plain(text: str) -> str:
+    # No line is broken between a number and its per cent.
+    joined = _PERCENT.sub("\u202f%", escape(text))
+    return _INTERVAL.sub(lambda found: f"<small>{found[0]}</small>", joined)
 
 
 def _table(block: TableBlock) -> str:

@@ -12,12 +12,14 @@ from clcnn.experiments import paper
 from clcnn.experiments.run import PAIRS
 from clcnn.report import words
 from clcnn.report.against import ATTACK_RULE, RULE, printed_at
+from clcnn.report.beyond import beyond
 from clcnn.report.blocks import Block, Column, Details, Heading, Paragraph, Row, Span, TableBlock
 from clcnn.report.cells import (
     UNPLANNED,
     Footnotes,
     Usual,
     accuracy_spans,
+    again,
     difference_spans,
     paper_spans,
     usual_of,
@@ -31,7 +33,11 @@ def tables(experiment: Experiment, pool: Pool) -> list[Block]:
     """The blocks of an experiment's section: its table, and what of the paper's stays open."""
     table = paper.TABLES.get(experiment.name)
     if table is not None and table.differences:
-        blocks: list[Block] = [_differences(experiment, table)]
+        both = _accuracies(experiment, None, pool)
+        blocks: list[Block] = [
+            _differences(experiment, table),
+            Details("The accuracies behind these differences, and under the worst case", [both]),
+        ]
     else:
         blocks = [
             *_averages(experiment),
@@ -124,7 +130,7 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
                 for attack in attacks:
                     if attack == NONE:
                         clean = cell(network, defence, NONE, 0.0, NONE)
-                        cells.append(clean if first else [Span("″", "muted")])
+                        cells.append(clean if first else again(clean))
                         continue
                     cells.append(cell(network, defence, attack, eps, "oblivious"))
                     if attack in adaptive:
@@ -144,18 +150,20 @@ def _accuracies(experiment: Experiment, table: paper.PaperTable | None, pool: Po
             "bounds them. In their cells the level is the severity, 1 to 5."
         )
     if worst:
+        members = words.listed(words.attack(name) for name in pool.members)
         legend.append(
-            "Worst case: of the same defences, from plan adaptive, whose section says what is in "
-            "it. The attacks of the other columns do not know of the control, so their figures are "
-            "no bound on what an attacker can do."
+            f"Worst case: of {members or 'its attacks'} on the same defences, from plan adaptive; "
+            "oblivious: what these find on the network without control. The other columns' attacks "
+            "do not know of the control, so their figures are no bound on what an attacker can do."
         )
+        legend += beyond(experiment, pool)
     elif not adaptive and not experiment.is_of_corruptions and set(attacks) != {NONE}:
         legend.append(
             "Only oblivious attacks are in this table: they do not know of the control, so its "
             "figures are no bound on what an attacker can do."
         )
     if _has(rows, lambda span: span.text == UNPLANNED):
-        legend.append(f"{UNPLANNED} no plan of these stores has this cell.")
+        legend.append(f"{UNPLANNED} not part of this experiment.")
     legend += notes.lines()
     return TableBlock(
         caption=f"{_caption(experiment, table)}. Accuracy in %, 95 % intervals; {usual.words}.",
@@ -188,28 +196,25 @@ def _differences(experiment: Experiment, table: paper.PaperTable) -> TableBlock:
         printed = paper.find(table.name, network, table.defences[0], attack, eps)
         return difference_spans(pair, experiment.is_complete(place), printed, usual, notes)
 
-    rows = [
-        Row(
-            (network, f"{eps:g}"),
-            [
-                (
-                    [Span("″", "muted")]
-                    if attack == NONE and not at_first
-                    else cell(network, attack, 0.0 if attack == NONE else eps)
-                )
-                for attack in paper.ATTACKS
-            ],
-        )
-        for network in _networks(experiment, table)
-        for at_first, eps in _first(paper.EPSILONS)
-    ]
+    rows = []
+    for network in _networks(experiment, table):
+        clean = cell(network, NONE, 0.0)
+        for at_first, eps in _first(paper.EPSILONS):
+            attacked = [cell(network, a, eps) for a in paper.ATTACKS if a != NONE]
+            cells = [clean if at_first else again(clean), *attacked]
+            rows.append(Row((network, f"{eps:g}"), cells))
     return TableBlock(
         caption=f"{_caption(experiment, table)}. Points of accuracy on the same samples, with 95 % "
         f"intervals (Tango); {usual.words}.",
         corner=("network", "ε/255"),
         columns=[Column(words.attack(attack)) for attack in paper.ATTACKS],
         rows=rows,
-        legend=[RULE.replace("Wilson", "Tango, paired"), *notes.lines()],
+        legend=[
+            RULE.replace("Wilson", "Tango, paired"),
+            "The attacks do not know of the control (oblivious): a difference says nothing of what "
+            "one who knows would leave of either.",
+            *notes.lines(),
+        ],
     )
 
 
@@ -226,7 +231,7 @@ def _pairs(experiment: Experiment) -> list[Block]:
         epsilons = sorted({r.eps for r in planned if r.network == network and r.eps})
         for at_first, eps in _first(epsilons or [0.0]):
             clean = _pair(experiment, (network, NONE, 0.0, NONE), usual)
-            cells = [clean if at_first else [Span("″", "muted")]]
+            cells = [clean if at_first else again(clean)]
             cells += [_pair(experiment, (network, a, eps, threat), usual) for a, threat in across]
             level = words.level(eps) if eps else UNPLANNED
             rows.append(Row((experiment.weights.get(network, network), level), cells))
@@ -297,14 +302,12 @@ def _printed(table: paper.PaperTable, networks: Sequence[str]) -> TableBlock:
             (network, f"{eps:g}", words.defence(defence)),
             [
                 [Span("open", "state"), *paper_spans(cell, notes, table.differences)]
-                if attack != NONE or first
-                else [Span("″", "muted")]
                 for attack in paper.ATTACKS
                 for cell in [paper.find(table.name, network, defence, attack, eps)]
             ],
         )
         for network in networks
-        for first, eps in _first(paper.EPSILONS)
+        for eps in paper.EPSILONS
         for defence in table.defences
     ]
     columns = [Column(words.attack(attack)) for attack in paper.ATTACKS]

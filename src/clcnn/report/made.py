@@ -7,6 +7,7 @@ environment), and each earlier one as what it has otherwise.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -58,13 +59,14 @@ def _environments(numbers: Mapping[str, int]) -> TableBlock:
     for text, number in numbers.items():
         m = json.loads(text)
         packages = ", ".join(f"{k} {v}" for k, v in sorted(m["packages"].items()) if v)
+        code = hashlib.sha256(json.dumps(m["code"], sort_keys=True).encode()).hexdigest()[:8]
         threads = f", threads: {m['threads']}" if "threads" in m else ""
         bfloat16 = ", multiplies bfloat16" if m.get("bfloat16") else ""
         rows.append(
             Row(
                 (str(number),),
                 [
-                    [Span(f"clcnn {m['clcnn']}, Python {m['python']}", "interval")],
+                    [Span(f"clcnn {m['clcnn']}, Python {m['python']}, code {code}", "interval")],
                     [Span(packages, "remark")],
                     [Span(f"{m['machine']}, {m['device']}{threads}{bfloat16}", "interval")],
                 ],
@@ -93,7 +95,10 @@ def _runs(experiments: Sequence[Experiment], numbers: Mapping[str, int]) -> Tabl
         for (label, plan, git, number), started in begun.items()
     ]
     columns = [Column(c) for c in ("git", "environment", "begun (starts)")]
-    caption = "Revisions of each run; settings and hashes of weights, data and code are below"
+    caption = (
+        "Revisions of all runs, also of those whose cells were measured again since; settings and "
+        "hashes of weights, data and code are below"
+    )
     return TableBlock(caption, ("store", "plan"), columns, rows)
 
 

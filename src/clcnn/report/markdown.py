@@ -55,7 +55,7 @@ def _block(block: Block, folder: str, files: dict[str, bytes]) -> str:
             name = f"{block.name}.svg"
             files[name] = standalone(block).encode()
             caption = _inline(block.caption)
-            return f"**{caption}**\n\n![{caption}]({folder}/{name})"
+            return f"**{caption}**\n\n![{_inline(block.name)}]({folder}/{name})"
         case Pictures():
             return _pictures(block, folder, files)
 

@@ -5,6 +5,7 @@
     defence = "linear"
     attack = ["fgsm", "pgd"]
     eps = [2, 4, 8]
+    open = true                  # a part of it stays unexplained
     command = "clcnn evaluate literal.toml --store results.sqlite"
     text = \"\"\"With the batch's mean in place of the fitted one the accuracy is
     {literal / resnet20-cifar10 / linear / pgd / 2 / oblivious}.\"\"\"
@@ -14,7 +15,9 @@ interval, so that no figure is typed: a cell that the stores do not have is an e
 is not complete says so. The paper's own figures go by their table, and have no threat:
 {paper / table1 / resnet20-cifar10 / linear / pgd / 2}. With "A minus B" for a defence it is points
 on the same images, where the page has these (`clcnn.report.gather.GAINS`):
-{literal / resnet20-cifar10 / literal-rank minus linear / pgd / 4 / oblivious}.
+{literal / resnet20-cifar10 / literal-rank minus linear / pgd / 4 / oblivious}. With "distance" at
+its end it is how far an attack moved its images:
+{table1 / resnet20-cifar10 / none / cw / 8 / oblivious / distance}.
 """
 
 from __future__ import annotations
@@ -29,13 +32,14 @@ from clcnn.evaluation.tables import PlanError, Table, read
 from clcnn.experiments import paper
 from clcnn.experiments.run import form_of
 from clcnn.report import words
-from clcnn.report.against import Shortfall
+from clcnn.report.against import Comparison
 from clcnn.report.blocks import ReportError
 from clcnn.report.gather import GAINS, Experiment
 
 _CELL = re.compile(r"\{([^{}]*)\}")
 _PAPER = "paper"
 _MINUS = " minus "
+_DISTANCE = "distance"
 _PARTS = "plan / network / defence / attack / eps / threat"
 
 
@@ -46,13 +50,15 @@ class Note:
     text: str
     command: str
     where: Mapping[str, tuple[str, ...]]
+    is_open: bool = False
+    """Whether a part of it stays unexplained, as the text says."""
 
     @property
     def place(self) -> str:
         """Which shortfalls it is for, as it says."""
         return ", ".join(f"{k} = {' or '.join(v)}" for k, v in self.where.items()) or "any"
 
-    def explains(self, short: Shortfall) -> bool:
+    def explains(self, short: Comparison) -> bool:
         """Whether the shortfall is one of those the note is for."""
         values = {
             "experiment": (short.experiment, form_of(short.experiment)[0]),
@@ -86,15 +92,18 @@ def _note(table: Table, experiments: Sequence[Experiment]) -> Note:
             values = given if isinstance(given, list) else [given]
             where[key] = tuple(v if isinstance(v, str) else f"{v:g}" for v in values)
     command = table.text("command")
+    is_open = table.flag("open")
     text = _filled(table.text("text"), table, experiments)
     table.end()
     # Not str.split(), which would break the numbers at their thin gaps.
-    return Note(re.sub(r"[ \t\r\n]+", " ", text).strip(), command, where)
+    return Note(re.sub(r"[ \t\r\n]+", " ", text).strip(), command, where, is_open)
 
 
 def _filled(text: str, table: Table, experiments: Sequence[Experiment]) -> str:
     def figure(match: re.Match[str]) -> str:
         parts = [" ".join(part.split()) for part in match[1].split("/")]  # a line may end within
+        far = parts[-1] == _DISTANCE
+        parts = parts[:-1] if far else parts
         if len(parts) != 6:
             raise table.error("text", f"{{{match[1]}}}", f"a cell: {{{_PARTS}}}")
         if parts[0] == _PAPER:
@@ -103,6 +112,8 @@ def _filled(text: str, table: Table, experiments: Sequence[Experiment]) -> str:
         found = _find([*parts[:2], first, *parts[3:]], experiments)
         if found is None:
             raise table.error("text", f"{{{match[1]}}}", "a measured cell of one of the stores")
+        if far:
+            return _distance(match[0], *found, table)
         return _gained(match[0], *found, second, table) if minus else _accuracy(found[1])
 
     return _CELL.sub(figure, text)
@@ -112,6 +123,13 @@ def _accuracy(result: Result) -> str:
     wanted = "" if result.is_complete else f" of {words.count(result.wanted)} so far"
     interval = words.interval(100 * result.low, 100 * result.high)
     return f"{words.percent(result.accuracy)} % ({interval}, n = {words.count(result.n)}{wanted})"
+
+
+def _distance(given: str, experiment: Experiment, result: Result, table: Table) -> str:
+    """The median length of an attack's perturbations."""
+    if result.cell not in experiment.distances:
+        raise table.error("text", given, "a cell of attacked images")
+    return f"{experiment.distances[result.cell]:.3f} (l_2, median of the images that it moved)"
 
 
 def _gained(given: str, experiment: Experiment, result: Result, other: str, table: Table) -> str:

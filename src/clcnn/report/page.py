@@ -11,8 +11,8 @@ from pathlib import Path
 from clcnn.evaluation.archive import readable
 from clcnn.evaluation.workshop import Workshop
 from clcnn.experiments import paper
-from clcnn.report import words
-from clcnn.report.against import Shortfall, shortfalls, unjudged, weaker_attacks
+from clcnn.report import tuning, words
+from clcnn.report.against import Comparison, shortfalls, unjudged, weaker_attacks
 from clcnn.report.attackers import attacker_blocks
 from clcnn.report.blocks import (
     Block,
@@ -29,20 +29,23 @@ from clcnn.report.blocks import (
     TableBlock,
     Tone,
 )
+from clcnn.report.breakers import breaker_blocks
+from clcnn.report.brief import brief_blocks
 from clcnn.report.costs import cost_blocks
 from clcnn.report.curves import accuracy_figure
+from clcnn.report.defenders import defender_blocks
 from clcnn.report.files import file_blocks
 from clcnn.report.gains import gain_blocks
-from clcnn.report.gather import Experiment, Warned, gather, name_of, warned
+from clcnn.report.gather import TUNING, Experiment, Warned, gather, name_of, warned
 from clcnn.report.glance import glance_blocks
-from clcnn.report.layers import residual_figures
+from clcnn.report.layers import residual_blocks
 from clcnn.report.layout import tables, title, unmeasured
 from clcnn.report.made import made_blocks
 from clcnn.report.notes import Note, read_notes
 from clcnn.report.pictures import picture_blocks
 from clcnn.report.pool import Pool
-from clcnn.report.trade import trade_offs
-from clcnn.report.tuning import choice_blocks, tuning_blocks
+from clcnn.report.trade import SWEEPS, trade_offs
+from clcnn.report.tuning import choice_blocks, in_order, tuning_blocks
 
 TITLE = "Close-loop control of neural networks: what was measured"
 
@@ -89,6 +92,7 @@ def _document(
         *_summary(experiments, len(tables_of)),
         *_warnings(experiments),
         *_unfinished(experiments),
+        *brief_blocks(measured, explained),
         *glance_blocks(measured),
     ]
     files = [(Path(path).stem, file_blocks(Path(path))) for path in tables_of]
@@ -101,7 +105,9 @@ def _document(
         lacking = [table for name, table in paper.TABLES.items() if name not in full]
         blocks += [block for table in lacking for block in unmeasured(table)]
     sections = {experiment.plan for experiment in measured}
-    blocks += [block for name, whole in files if name not in sections for block in whole]
+    blocks += [
+        b for name, whole in files if name not in sections for b in _file(name, whole, files)
+    ]
     if any(experiment.name in paper.TABLES for experiment in measured):
         blocks += _shortfalls(shortfalls(measured), unjudged(measured), explained)
         blocks += _weaker(weaker_attacks(measured))
@@ -110,13 +116,24 @@ def _document(
         blocks.append(Heading(2, "Pictures", "pictures"))
         blocks += picture_blocks(measured, workshop, pictures, tell)
     if measured:
-        blocks += [Heading(2, "Cost", "cost"), *cost_blocks(measured)]
+        compared = [experiment for experiment in measured if experiment.name not in SWEEPS]
+        blocks += [Heading(2, "Cost", "cost"), *cost_blocks(compared or measured)]
     tuned = [experiment for experiment in experiments if experiment.is_tuning]
     if tuned or choices:
-        blocks.append(Heading(2, "How settings were chosen", "tuning"))
+        blocks += [Heading(2, "How settings were chosen", "tuning"), Paragraph(tuning.ABOUT)]
         blocks += [block for path in choices for block in choice_blocks(Path(path))]
-        blocks += [block for experiment in tuned for block in tuning_blocks(experiment, tuned)]
+        blocks += [b for one in in_order(tuned) for b in tuning_blocks(one, tuned)]
     return Document(TITLE, _apart([*blocks, *made_blocks(experiments)]))
+
+
+def _file(
+    name: str, whole: Sequence[Block], files: Sequence[tuple[str, list[Block]]]
+) -> list[Block]:
+    """The section of a file, with the files that belong to it; they have none of their own."""
+    if words.PARTS.get(name) in dict(files):
+        return []
+    parts = [rest for other, (_, *rest) in files if words.PARTS.get(other) == name]
+    return [*whole, *(block for rest in parts for block in rest)]
 
 
 def _apart(blocks: Sequence[Block]) -> list[Block]:
@@ -130,16 +147,17 @@ def _apart(blocks: Sequence[Block]) -> list[Block]:
         taken.add(found)
         return found
 
-    apart: list[Block] = []
-    for block in blocks:
+    def renamed(block: Block) -> Block:
         match block:
             case Heading():
-                apart.append(replace(block, anchor=free(block.anchor, anchors)))
+                return replace(block, anchor=free(block.anchor, anchors))
             case Figure() | Pictures():
-                apart.append(replace(block, name=free(block.name, names)))
-            case _:
-                apart.append(block)
-    return apart
+                return replace(block, name=free(block.name, names))
+            case Details():
+                return replace(block, blocks=[renamed(inner) for inner in block.blocks])
+        return block
+
+    return [renamed(block) for block in blocks]
 
 
 def _summary(experiments: Sequence[Experiment], files: int) -> list[Block]:
@@ -206,7 +224,9 @@ def _line(check: str, signs: Sequence[Warned]) -> str:
     cells = words.several(sum(len(sign.cells) for sign in signs), "place")
     if len(signs) == 1:
         return f"{check} ({cells}): {signs[0].sentence}"
-    return f"{check} ({cells}), such as: {signs[0].sentence}"
+    # A search for settings is of less interest than a table.
+    first = min(signs, key=lambda sign: all(cell.startswith(TUNING) for cell in sign.cells))
+    return f"{check} ({cells}), such as: {first.sentence}"
 
 
 def _unfinished(experiments: Sequence[Experiment]) -> list[Block]:
@@ -238,19 +258,41 @@ def _section(experiment: Experiment, pool: Pool, several: bool) -> list[Block]:
     if about := words.ABOUT.get(experiment.name):
         blocks.append(Paragraph(about))
     blocks += tables(experiment, pool)
+    blocks += _remeasured(experiment, pool)
+    blocks += breaker_blocks(experiment)
+    blocks += defender_blocks(experiment)
     blocks += attacker_blocks(experiment)
     blocks += gain_blocks(experiment)
-    for network in dict.fromkeys(r.network for r in experiment.results):
+    drawn = () if experiment.name in SWEEPS else experiment.results  # dozens of lines show nothing
+    for network in dict.fromkeys(r.network for r in drawn):
         figure = accuracy_figure(experiment, network, pool)
         blocks += [figure] if figure is not None else []
     return blocks
+
+
+def _remeasured(experiment: Experiment, pool: Pool) -> list[Block]:
+    """Why a cell may have two figures on one page."""
+    pairs = pool.remeasured(experiment)
+    if not pairs:
+        return []
+    own, first, other = max(pairs, key=lambda p: abs(p[0].accuracy - p[1].accuracy))
+    what = words.attack(own.attack) + (f" at ε = {words.level(own.eps)}" if own.eps else "")
+    return [
+        Paragraph(
+            f"Measured apart from `{other.plan}`, by other code or on another kind of processor: "
+            f"rounding decides near the border. Without control {what} leaves "
+            f"{words.percent(own.accuracy)} here and {words.percent(first.accuracy)} there, of the "
+            f"same {words.count(own.n)} images. Compare within a section.",
+            "muted",
+        )
+    ]
 
 
 def _is_twice(experiment: Experiment, others: Sequence[Experiment]) -> bool:
     return sum(other.plan == experiment.plan for other in others) > 1
 
 
-def _shortfalls(found: Sequence[Shortfall], ahead: int, notes: Sequence[Note]) -> list[Block]:
+def _shortfalls(found: Sequence[Comparison], ahead: int, notes: Sequence[Note]) -> list[Block]:
     blocks: list[Block] = [
         Heading(2, "Where ours falls short of the paper", "shortfalls"),
         Paragraph(
@@ -267,11 +309,15 @@ def _shortfalls(found: Sequence[Shortfall], ahead: int, notes: Sequence[Note]) -
     if not found:
         tone: Tone = "plain" if ahead else "good"
         return [*blocks, Paragraph("None of the complete cells does.", tone)]
-    groups: dict[int | None, list[Shortfall]] = {}
+    groups: dict[int | None, list[Comparison]] = {}
     for short in found:
         place = next((k for k, note in enumerate(notes) if note.explains(short)), None)
         groups.setdefault(place, []).append(short)
-    for place, group in sorted(groups.items(), key=lambda pair: (pair[0] is None, pair[0] or 0)):
+    # In the order of the tables; what nothing explains last.
+    order = {place: (place is None, group[0].cell.table, place) for place, group in groups.items()}
+    for place, group in sorted(groups.items(), key=lambda pair: order[pair[0]]):
+        about = "Not explained yet" if place is None else _about(group)
+        blocks.append(Heading(3, about, f"shortfall-{len(blocks)}"))
         if place is None:
             blocks.append(
                 Paragraph("Why these fall short is not measured yet: no note explains them.")
@@ -285,11 +331,24 @@ def _shortfalls(found: Sequence[Shortfall], ahead: int, notes: Sequence[Note]) -
     return blocks
 
 
-def _weaker(found: Sequence[Shortfall]) -> list[Block]:
+def _about(group: Sequence[Comparison]) -> str:
+    """Which cells a reason is about."""
+    tables = dict.fromkeys(short.cell.table for short in group)
+    networks = dict.fromkeys(short.network for short in group)
+    defences = dict.fromkeys(words.defence(short.defence) for short in group)
+    attacks = dict.fromkeys(words.attack(short.attack) for short in group)
+    names = [f"Table {table.removeprefix('table')}" for table in tables]
+    return f"{words.listed(names)}, {words.listed(networks)}: {words.listed(defences)}, " + (
+        words.listed(attacks)
+    )
+
+
+def _weaker(found: Sequence[Comparison]) -> list[Block]:
     """Where ours is above only because the attack is weaker."""
     if not found:
         return []
     return [
+        Heading(3, "Attacks weaker than the paper's", "weaker"),
         Paragraph(
             "The other way round, these attacks leave more of the uncontrolled network than the "
             "paper's left of its own: the attack is weaker, or the network stands more of it (of "
@@ -299,7 +358,7 @@ def _weaker(found: Sequence[Shortfall]) -> list[Block]:
     ]
 
 
-def _shortfall_table(group: Sequence[Shortfall], what: str) -> TableBlock:
+def _shortfall_table(group: Sequence[Comparison], what: str) -> TableBlock:
     rows = []
     plain = any(short.plain is not None for short in group)
     names = ["ours", "paper", "difference", *(["without control"] if plain else [])]
@@ -333,7 +392,7 @@ def _figures(experiments: Sequence[Experiment]) -> list[Block]:
     trades = trade_offs(experiments)
     if trades:
         blocks += [Heading(2, "Clean against robust", "trade-off"), *trades]
-    residuals = residual_figures(experiments)
+    residuals = residual_blocks(experiments)
     if residuals:
         blocks += [Heading(2, "Residuals by layer", "residuals"), *residuals]
     return blocks

@@ -180,7 +180,7 @@ def _which(saved: int, shown: int) -> str:
     if not saved:
         return "the first images of the first chunk, of which control sets none right"
     first = f"the first {words.several(saved, 'image')} that control sets right"
-    return f"{first}, then the first {shown - saved} of the others" if shown > saved else first
+    return f"{first}, then {shown - saved} of the others" if shown > saved else first
 
 
 def replan(experiment: Experiment, result: Result) -> Plan:
@@ -233,12 +233,16 @@ def choose(
     plain: Mapping[int, tuple[int, int]],
     count: int,
 ) -> tuple[list[int], int]:
-    """Images for two thirds set right by control, then others; and how many of the first."""
+    """Images for two thirds set right by control, then others; and how many of the first.
+
+    Others that the attack did not mislead are the last resort.
+    """
     both = [sample for sample in controlled if sample in plain]
     if not both:
         raise ReportError("the first chunk is not measured both with and without control yet.")
     saved = [s for s in both if plain[s][1] != plain[s][0] == controlled[s][1]]
     others = [s for s in both if s not in saved]
+    others.sort(key=lambda s: plain[s][0] == plain[s][1])  # whom the attack misled first
     most = max(count - len(others), -(-2 * count // 3))
     saved = saved[:most]
     return saved + others[: count - len(saved)], len(saved)

@@ -22,6 +22,9 @@ _ROUNDS = 3
 
 _LEGEND_LINE = 20
 
+_LETTER = 8
+"""Pixels of a title's letter, in wide fonts."""
+
 
 def number(value: float) -> str:
     """A coordinate, short and always the same."""
@@ -90,7 +93,11 @@ class Plot:
         across = Scale(*x, left, width - 12, log_x)
         up = Scale(*y, height - bottom, 30, log_y)
         plot = cls(title, across, up, width, height)
-        plot.text(left, 16, title, "title")
+        room = width - left - 4
+        start = (
+            left if len(title) * _LETTER <= room else max(8, round(width - len(title) * _LETTER))
+        )
+        plot.text(start, 16, title, "title")
         return plot
 
     def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:

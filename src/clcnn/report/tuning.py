@@ -27,6 +27,16 @@ from clcnn.report.gather import Experiment
 from clcnn.report.svg import Plot, nice
 
 _NAME = re.compile(r"(?:energy (?P<energy>\S+), )?lr (?P<lr>\S+), (?P<k>\d+) iterations")
+ABOUT = (
+    "A grid's figure shows the mean accuracy over clean, FGSM and PGD images against clean "
+    "accuracy. Hollow: more clean accuracy lost than the grid allows (dotted). On the lower edge: "
+    "not measured on perturbed images, as clean ones rule it out. Ringed: the choice, the cheapest "
+    "within one standard error of the best. Where candidates had to stand on more clean images, "
+    "the first that did is the choice, or, if none did, the one that lost least; a longer run of "
+    "settings that failed is no candidate."
+)
+"""What all of these have in common."""
+
 _SHOWN = 8
 """Points of a grid that are listed; all are drawn."""
 
@@ -63,7 +73,7 @@ def tuning_blocks(experiment: Experiment, others: Sequence[Experiment] = ()) -> 
     if chosen is not None and stood is not None:
         chosen = next((p for p in points if _settings(p, grid.rule) == stood), chosen)
     figure = _figure(experiment.plan, points, chosen, clean, grid, stood is not None)
-    table = _table(points, chosen, grid.rule, f"{words.count(n)} {experiment.split}")
+    table = _table(points, chosen, grid.rule, words.images(n, experiment.split))
     return [lead, *([] if complete else [unchosen]), figure, table]
 
 
@@ -87,8 +97,18 @@ def choice_blocks(path: Path) -> list[Block]:
         choice.grid,
         bool(choice.confirmed),
     )
-    images = f"{words.count(choice.n)} {choice.split}"
+    images = words.images(choice.n, choice.split)
     return [lead, figure, _table(choice.points, choice.chosen, choice.grid.rule, images)]
+
+
+def in_order(tunings: Sequence[Experiment]) -> list[Experiment]:
+    """Each grid before what its candidates were worth on more images."""
+
+    def place(experiment: Experiment) -> tuple[list[str], bool]:
+        *begin, last, _ = experiment.name.split()
+        return begin if last == MARK else [*begin, last], last == MARK
+
+    return sorted(tunings, key=place)
 
 
 def _confirmed(
@@ -123,11 +143,9 @@ def _confirmation_blocks(
     clean, n = plain[NONE].accuracy, plain[NONE].n
     return [
         TableBlock(
-            caption=f"`{experiment.plan}`: the candidates of a grid in the order of trial, each "
-            "the cheapest within one standard error of the best that was left, on "
-            f"{words.count(n)} {experiment.split} images without any attack, where the network "
-            f"alone has {words.percent(clean)} %. The first that loses no more than the grid "
-            "allows is the choice; if none does, the one that loses least",
+            caption=f"`{experiment.plan}`: candidates in the order of trial, on "
+            f"{words.images(n, experiment.split)} without any attack, where the network alone has "
+            f"{words.percent(clean)} %",
             corner=("settings",),
             columns=[Column("clean, %"), Column("clean lost, points")],
             rows=[
@@ -208,9 +226,8 @@ def _figure(
     said = "nothing is chosen" if chosen is None else f"its choice: {_settings(chosen, grid.rule)}"
     return Figure(
         name=words.slug(f"grid-{plan}"),
-        caption=f"Mean accuracy over clean, FGSM and PGD images against clean accuracy; hollow: "
-        f"more than {100 * most_lost:g} points of clean accuracy lost; on the lower edge: not "
-        "measured on perturbed images, as clean ones rule them out" + _ring(chosen, confirmed),
+        caption=f"`{plan}`: hollow: more than {100 * most_lost:g} points of clean accuracy lost"
+        + _ring(chosen, confirmed),
         panels=[plot.done(f"{len(points)} points; {said}.")],
         legend=[
             Key(1 + place, f"{k} iterations", line=False) for place, k in enumerate(iterations)
@@ -223,13 +240,10 @@ def _ring(chosen: Point | None, confirmed: bool) -> str:
     if chosen is None:
         return ""
     if confirmed:
-        return (
-            "; ringed: the choice, the first candidate that stood on more clean images (a "
-            "candidate is the cheapest within one standard error of the best that is left)"
-        )
+        return "; ringed: the choice, by more clean images"
     if not chosen.feasible:
         return "; ringed: its choice, which loses least, as none keeps enough clean accuracy"
-    return "; ringed: its choice, which is the cheapest within one standard error of the best"
+    return "; ringed: its choice"
 
 
 def _table(points: Sequence[Point], chosen: Point | None, rule: str, images: str) -> TableBlock:
@@ -238,8 +252,7 @@ def _table(points: Sequence[Point], chosen: Point | None, rule: str, images: str
         key=lambda p: (not p.feasible, -p.goal, p.iterations, p.lr),
     )
     return TableBlock(
-        caption=f"The best {min(_SHOWN, len(ordered))} of {len(points)} points, n = "
-        f"{images} images",
+        caption=f"The best {min(_SHOWN, len(ordered))} of {len(points)} points, n = {images}",
         corner=("settings",),
         columns=[Column("mean, %"), Column("clean, %"), Column("clean lost, points")],
         rows=[

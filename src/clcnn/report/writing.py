@@ -18,12 +18,7 @@ def write_html(document: Document, path: str | Path) -> None:
 def write_markdown(document: Document, path: str | Path) -> list[Path]:
     """The text at ``path`` and its figures in a folder beside it; returns all files."""
     path = Path(path)
-    folder = f"{path.stem}-figures"
-    if not _is_plain(folder):
-        raise ReportError(
-            f"found {path.name!r}; expected letters, digits, dots, hyphens and underscores, as "
-            "Markdown cannot link to figures beside any other name."
-        )
+    folder = check_name(path)
     text, files = to_markdown(document, folder)
     written = []
     for name, content in files.items():
@@ -31,6 +26,17 @@ def write_markdown(document: Document, path: str | Path) -> list[Path]:
         written.append(path.parent / folder / name)
     write_text(path, text)
     return [path, *written]
+
+
+def check_name(path: Path) -> str:
+    """The folder of a Markdown file's figures; refuses a name that no link can hold."""
+    folder = f"{path.stem}-figures"
+    if not _is_plain(folder):
+        raise ReportError(
+            f"found {path.name!r}; expected letters, digits, dots, hyphens and underscores, as "
+            "Markdown cannot link to figures beside any other name."
+        )
+    return folder
 
 
 def _is_plain(name: str) -> bool:
