@@ -66,10 +66,20 @@ def test_evaluate_prints_a_table_and_writes_csv(
     assert listed == [("tiny", 4), ("tiny-seed-9", 4)]  # neither takes the other's place
 
 
-def test_what_cannot_be_run_leaves_no_store_behind(here: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["evaluate", "wrong.toml"], 2),
+        (["tune", "nobody", "--data", "mnist", "--out", "c.json"], 2),
+        (["tune", "tiny", "--data", "mnist", "--cut", "nowhere", "--out", "c.json"], 2),
+    ],
+)
+def test_what_cannot_be_run_leaves_no_store_behind(
+    here: Path, arguments: list[str], code: int
+) -> None:
     text = (here / "plan.toml").read_text()
     (here / "wrong.toml").write_text(text.replace('weights = "tiny"', 'weights = "nobody"'))
-    assert cli.run(["evaluate", "wrong.toml", "--store", "new.sqlite"]) == 2
+    assert cli.run([*arguments, "--store", "new.sqlite"]) == code
     assert not (here / "new.sqlite").exists()
 
 

@@ -482,6 +482,15 @@ def test_exit_codes(
     assert "Traceback" not in error
 
 
+def test_choices_that_cannot_be_made_leave_no_store_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["experiment", "tune", "--only", "table1", "--root", "nowhere"]) == 1
+    assert "DataError: cifar10 was not found below nowhere" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["experiment", "--help"]) == 0
     assert "Example: clcnn experiment table1 --quick" in " ".join(capsys.readouterr().out.split())

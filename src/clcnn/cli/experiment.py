@@ -139,13 +139,16 @@ def experiment(
         plan, _ = plan_of(name.value, request, workshop)
         if not store.exists():  # what cannot be run leaves none behind
             Bench(plan, workshop, folder_of(store), Silent()).check()
+    chosen_for = [str(one) for one in only or ()]
+    if name is Experiment.tune and not store.exists():
+        tuning.check(chosen_for, choices, most=most, workshop=workshop)
     failed: list[str] = []
     missing: list[str] = []
     try:
         with Bars(quiet=as_json) as watch, _opened(store, name) as opened:
             if name is Experiment.tune:
                 made = tuning.run(
-                    [str(one) for one in only or ()],
+                    chosen_for,
                     opened,
                     choices,
                     most=most,

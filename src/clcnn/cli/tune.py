@@ -82,6 +82,7 @@ def tune(
     from clcnn.evaluation import Grid, PlanError, Store
     from clcnn.evaluation import confirm as stand
     from clcnn.evaluation import tune as run_tuning
+    from clcnn.evaluation.bench import check_alone
     from clcnn.evaluation.defence import read_defence
     from clcnn.evaluation.kinds import EMBEDDINGS, has_setting
     from clcnn.evaluation.plan import Network
@@ -118,10 +119,13 @@ def tune(
         defence = read_defence(Table("the command", "", table), Path(), ())
     except PlanError as error:
         raise typer.BadParameter(str(error)) from error
+    network = Network(weights, data.value)
+    if not store.exists():  # what cannot be run leaves none behind
+        check_alone(network, defence, workshop, split=split.value, sample=quick)
     try:
         with Bars(quiet=as_json) as watch, Store(store) as opened:
             choice = run_tuning(
-                Network(weights, data.value),
+                network,
                 opened,
                 defence=defence,
                 grid=grid,

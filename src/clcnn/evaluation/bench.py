@@ -11,15 +11,16 @@ from torch import Tensor
 from clcnn.control import control
 from clcnn.errors import ClcnnError, CutError
 from clcnn.evaluation.cache import ExampleCache, Examples
+from clcnn.evaluation.defence import Defence
 from clcnn.evaluation.defending import Defences, Defended
 from clcnn.evaluation.hashing import NETWORKS, digest, versions
 from clcnn.evaluation.measuring import measure, signs
-from clcnn.evaluation.plan import CORRUPTION, NONE, Entry, Plan
+from clcnn.evaluation.plan import CORRUPTION, NONE, Entry, Network, Plan
 from clcnn.evaluation.store import CellKey, Measured
 from clcnn.evaluation.tables import PlanError
 from clcnn.evaluation.threats import Chunk, Threats, seed_of
 from clcnn.evaluation.unrounded import Unrounded
-from clcnn.evaluation.watch import Watch
+from clcnn.evaluation.watch import Silent, Watch
 from clcnn.evaluation.workshop import Chosen, Workshop
 
 _FORMAT = 1
@@ -147,3 +148,25 @@ class Bench:
             return measured
         found = signs(defended, chunk, entry.eps / 255, entry.threat == "adaptive")
         return replace(measured, findings=[*found, *measured.findings])
+
+
+def check_alone(
+    network: Network,
+    defence: Defence,
+    workshop: Workshop,
+    *,
+    split: str = "test",
+    sample: bool = False,
+) -> None:
+    """Fail where a network, the images of a split and a defence do not fit, with no store yet."""
+    name = network.weights
+    plan = Plan(
+        name="check",
+        networks={name: network},
+        defences={"tuned": defence},
+        attacks={},
+        entries=(Entry(name, "tuned", NONE, 0.0, "none", 1),),
+        split=split,
+        sample=sample,
+    )
+    Bench(plan, workshop, Path(), Silent()).check()

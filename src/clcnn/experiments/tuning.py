@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from clcnn.evaluation.bench import check_alone
 from clcnn.evaluation.choice import Choice
 from clcnn.evaluation.confirm import confirm
 from clcnn.evaluation.store import Store
@@ -31,21 +32,9 @@ def run(
     Unless ``whole``, settings that clean images rule out meet no attack: the same choice, sooner.
     """
     workshop, watch = workshop or Workshop(), watch or Silent()
-    unknown = [name for name in names if name not in PLANS]
-    if unknown:
-        raise PlanError(
-            f"found {unknown[0]!r}, which has no settings to choose; expected some of "
-            f"{', '.join(PLANS)}."
-        )
-    found, missing = tasks(names or PLANS, choices, workshop)
+    found, missing = _known(names, choices, workshop)
     for sentence in missing:
         watch.say(sentence)
-    if not found:
-        if missing:
-            raise UnpreparedError(" ".join(missing))
-        raise PlanError(
-            f"{', '.join(names)} have no settings to choose; expected others of the plans."
-        )
     for task in found:
         wanted = asked(task, most, whole)
         made: Choice | None = None
@@ -84,3 +73,33 @@ def run(
             )
             made.write(task.file)
         yield task, made
+
+
+def check(
+    names: Sequence[str], choices: Path, *, most: int | None = None, workshop: Workshop
+) -> None:
+    """Fail where a choice cannot be made, for want of a network or of its images, with no store."""
+    for task in _known(names, choices, workshop)[0]:
+        if not task.file.is_file():
+            wanted = asked(task, most)
+            check_alone(task.network, wanted.defence, workshop, split=wanted.split)
+
+
+def _known(
+    names: Sequence[str], choices: Path, workshop: Workshop
+) -> tuple[list[Task], tuple[str, ...]]:
+    """What can be chosen, at least one, and what is missing for more."""
+    unknown = [name for name in names if name not in PLANS]
+    if unknown:
+        raise PlanError(
+            f"found {unknown[0]!r}, which has no settings to choose; expected some of "
+            f"{', '.join(PLANS)}."
+        )
+    found, missing = tasks(names or PLANS, choices, workshop)
+    if not found:
+        if missing:
+            raise UnpreparedError(" ".join(missing))
+        raise PlanError(
+            f"{', '.join(names)} have no settings to choose; expected others of the plans."
+        )
+    return found, missing
