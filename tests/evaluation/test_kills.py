@@ -143,15 +143,17 @@ def test_two_processes_share_the_work_and_nothing_is_done_twice(
     barrier = FORK.Barrier(2)
 
     def worker() -> None:
-        measure = Bench.measure
+        measure, alone = Bench.measure, [True]
 
         def noted(bench: Bench, cell: Any, number: int) -> Any:
+            if alone.pop():  # each has a chunk of its own before either goes on
+                barrier.wait(60)
+            alone.append(False)
             with log.open("a") as file:  # one short line: whole, whoever else writes
                 file.write(f"{os.getpid()} {cell.key.hash} {number}\n")
             return measure(bench, cell, number)
 
         Bench.measure = noted  # type: ignore[method-assign]
-        barrier.wait()
         found = run(plan(PLAN), path, workshop=workshop())
         assert all(result.is_complete for result in found)  # both see the end
 
@@ -169,13 +171,32 @@ def test_one_of_two_is_killed_and_the_other_does_its_part(
     tmp_path: Path, uninterrupted: list[tuple]
 ) -> None:
     path = tmp_path / "r.sqlite"
+    begun = FORK.Event()
 
     def doomed() -> None:
-        Bench.measure = after(2, Bench.measure, first=True)  # type: ignore[method-assign]
+        measure, calls = Bench.measure, [0]
+
+        def fatal(bench: Bench, cell: Any, number: int) -> Any:
+            calls[0] += 1
+            if calls[0] == 2:
+                begun.set()
+                die()
+            return measure(bench, cell, number)
+
+        Bench.measure = fatal  # type: ignore[method-assign]
         run(plan(PLAN), path, workshop=workshop())
 
-    victim = start(doomed)
-    heir = start(lambda: run(plan(PLAN), path, workshop=workshop()))
+    def inherits() -> None:
+        measure = Bench.measure
+
+        def patient(bench: Bench, cell: Any, number: int) -> Any:
+            assert begun.wait(60)  # else it might have done all before the other's second chunk
+            return measure(bench, cell, number)
+
+        Bench.measure = patient  # type: ignore[method-assign]
+        run(plan(PLAN), path, workshop=workshop())
+
+    victim, heir = start(doomed), start(inherits)
     victim.join(60)
     heir.join(60)
     assert victim.exitcode == -signal.SIGKILL
