@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from evaluation.tiny import plan
 from report.made import BASE, Page, change, fill, made_up, measured, read, text, workshop
 
+from clcnn.attacks import PGD, Stealth, StraightThrough, Unrolled
+from clcnn.attacks.worst import _numbered
 from clcnn.evaluation import run
 from clcnn.report import make_report, to_html
 from clcnn.report.attackers import attacker_blocks, settings
 from clcnn.report.beyond import beyond
 from clcnn.report.blocks import Bullets, Details, TableBlock
-from clcnn.report.breakers import _place, breaker_blocks
+from clcnn.report.breakers import breaker_blocks
 from clcnn.report.defenders import defender_blocks
 from clcnn.report.gather import Experiment, gather
 from clcnn.report.pool import Pool
+from clcnn.report.tried import Attempt, attempts
 
 WORST = """
 [attacks.worst]
@@ -82,30 +86,52 @@ def test_what_breaks_the_images_is_counted_on_those_that_were_left(tmp_path: Pat
     n = [rests.count(k) for k in range(8)]
     tried = len(rests) - n[0] - n[1]  # the others were not
     left = [tried, tried - n[2], tried - n[2] - n[4], tried - n[2] - n[4] - n[3]]
-    names = ["made without control", "PGD, straight through", "PGD, unrolled", "left"]
+    names = ["made without control", "PGD, straight through", "PGD, unrolled", "Noise", "left"]
     assert [column.label for column in table.columns] == names
     (row,) = table.rows
     assert [[span.text for span in cell] for cell in row.cells] == [
         [str(n[2]), f"of {left[0]}"],
         [str(n[4]), f"of {left[1]}"],
         [str(n[3]), f"of {left[2]}"],
+        ["0", f"of {left[3]}"],  # tried, and broke nothing
         [str(left[3])],
     ]
 
 
-def test_attacks_are_in_the_order_in_which_they_were_tried() -> None:
-    kinds = ["PGD", "Stealth", "PGD", "Square"]
-    tried = [
-        "PGD, straight through",
-        "PGD, unrolled",
-        "Stealth",
-        "PGD, straight through (2)",
-        "PGD, unrolled (2)",
-        "Square",
-        "Unheard of",
+def test_attempts_are_called_as_the_store_calls_what_broke_an_image() -> None:
+    kinds = ["pgd", "pgd", "stealth"]
+    ways = [["straight_through", "unrolled"], ["unrolled"], ["itself"]]
+    told = {"attacks": [{"kind": kind} for kind in kinds], "through": ways}
+    pgd = PGD(0.1)
+    wrapped = [StraightThrough(pgd), Unrolled(pgd), Unrolled(pgd), Stealth(0.1)]
+    found = attempts(told)
+    assert [one.label for one in found] == _numbered(wrapped)
+    assert [one.place for one in found] == [0, 0, 1, 2]
+
+
+def test_what_is_not_tried_on_a_control_is_no_zero() -> None:
+    cells = [
+        measured(defence, "worst", 8.0, "adaptive", right=5, cell=cell)
+        for cell, defence in enumerate(("pmp", "feedback"))
     ]
-    mixed = [tried[k] for k in (6, 3, 5, 1, 2, 4, 0)]
-    assert sorted(mixed, key=lambda name: _place(name, kinds)) == tried
+    first, second = (
+        Attempt(0, "straight_through", "StraightThrough(PGD)"),
+        Attempt(1, "itself", "Square"),
+    )
+    experiment = made_up(*cells)
+    experiment.made[-1].manifest["plan"]["attacks"] = {"worst": {"of": ["pgd", "square"]}}
+    experiment = replace(
+        experiment,
+        broken={0: {"StraightThrough(PGD)": 3, "": 5}, 1: {"known 0": 2, "": 5}},
+        tried={0: [first, second], 1: [second]},
+    )
+    (table,) = breaker_blocks(experiment)
+    assert isinstance(table, TableBlock)
+    found = [[span.text for cell in row.cells for span in cell] for row in table.rows]
+    assert found == [
+        ["0", "of 8", "3", "of 8", "0", "of 5", "5"],
+        ["2", "of 7", "–", "0", "of 5", "5"],
+    ]
 
 
 def test_an_attack_outside_of_the_worst_case_that_leaves_less_is_named() -> None:

@@ -16,14 +16,11 @@ _EARLIER = re.compile(r"eps [\d.]+: ")
 """How it begins where a smaller epsilon of the plan had broken an image already."""
 
 _KNOWN = re.compile(r"known \d+")
-_SEEN = re.compile(r"(\w+)\((\w+)\)(?: (\d+))?")
-_NUMBERED = re.compile(r"(?P<attack>[^,(]+?)(?:, [^(]*?)?(?: \((?P<number>\d+)\))?")
-"""What `_called` makes of it."""
 
 _VIEWS = {
-    "StraightThrough": "straight through",
-    "Unrolled": "unrolled",
-    "ExactGradient": "exact gradient",
+    "straight_through": "straight through",
+    "unrolled": "unrolled",
+    "exact": "exact gradient",
 }
 _TRANSFERRED = "made without control"
 _WITHSTOOD = "left"
@@ -32,21 +29,27 @@ _WITHSTOOD = "left"
 def breaker_blocks(experiment: Experiment) -> list[Block]:
     """For each defence how many images each attack broke, of those that were left to it."""
     attacks: Mapping[str, Any] = experiment.described.get("attacks", {})
+    of = attacks.get(WORST, {}).get("of") or ()
     counts: dict[tuple[str, str], Counter[str]] = {}
+    tried: dict[tuple[str, str], set[str]] = {}
+    places: dict[str, tuple[int, str]] = {}
     for result in experiment.results:
         broken = experiment.broken.get(result.cell)
-        is_shown = result.attack == WORST and result.defence != NONE
-        if broken is not None and is_shown:
-            names = (experiment.network(result), result.defence)
-            for by, n in broken.items():
-                # No attack was tried on what was wrong already, or at a smaller epsilon.
-                if by != "clean" and not _EARLIER.match(by):
-                    counts.setdefault(names, Counter())[_called(by)] += n
-    found = dict.fromkeys(name for each in counts.values() for name in each)
-    of = attacks.get(WORST, {}).get("of") or ()
-    members = [words.attack(str(attacks.get(name, {}).get("kind", name))) for name in of]
-    order = sorted(set(found) - {_TRANSFERRED, _WITHSTOOD}, key=lambda name: _place(name, members))
-    if not order:
+        if broken is None or result.attack != WORST or result.defence == NONE:
+            continue
+        names = (experiment.network(result), result.defence)
+        called = {}
+        for attempt in experiment.tried.get(result.cell, ()):
+            name = _called(of, attempt.place, attempt.view)
+            called[attempt.label] = name
+            places[name] = (attempt.place, attempt.view)
+            tried.setdefault(names, set()).add(name)
+        for by, n in broken.items():
+            # No attack was tried on what was wrong already, or at a smaller epsilon.
+            if by != "clean" and not _EARLIER.match(by):
+                counts.setdefault(names, Counter())[_breaker(by, called)] += n
+    order = sorted(places, key=lambda name: places[name])
+    if not order or not counts:
         return []
     columns = [_TRANSFERRED, *order]
     return [
@@ -56,44 +59,43 @@ def breaker_blocks(experiment: Experiment) -> list[Block]:
             corner=("network", "defence"),
             columns=[Column(name) for name in (*columns, _WITHSTOOD)],
             rows=[
-                Row((network, words.defence(defence)), _cells(columns, counts[network, defence]))
-                for network, defence in counts
+                Row(
+                    (network, words.defence(defence)),
+                    _cells(columns, counted, {_TRANSFERRED, *tried.get((network, defence), ())}),
+                )
+                for (network, defence), counted in counts.items()
             ],
             legend=[
                 "Over all ε of the worst cases; what is wrong without any attack, or was broken at "
-                "a smaller ε, is not tried. An attack that breaks next to nothing adds nothing to "
-                "the figure: a worst case is worth what the others find."
+                "a smaller ε, is not tried. – stands for what is not tried on such a control. What "
+                "comes late finds only what was left: few images broken do not say that it would "
+                "find few by itself."
             ],
         )
     ]
 
 
-def _called(by: str) -> str:
-    """What broke an image, for people."""
+def _called(of: Sequence[str], place: int, view: str) -> str:
+    """An attack of the plan and how it sees the control, for people."""
+    name = words.attack(of[place]) if place < len(of) else f"attack {place + 1}"
+    seen = _VIEWS.get(view, "")
+    return name if seen in name else f"{name}, {seen}"
+
+
+def _breaker(by: str, called: Mapping[str, str]) -> str:
+    """The column of what broke an image."""
     if not by:
         return _WITHSTOOD
-    if _KNOWN.fullmatch(by):
-        return _TRANSFERRED
-    seen = _SEEN.fullmatch(by)
-    if seen is None:
-        return words.attack(by.lower())
-    view, attack, number = seen.groups()
-    again = f" ({number})" if number else ""
-    return f"{words.attack(attack.lower())}, {_VIEWS.get(view, view)}{again}"
+    return _TRANSFERRED if _KNOWN.fullmatch(by) else called.get(by, by)
 
 
-def _place(name: str, members: Sequence[str]) -> tuple[int, str]:
-    """When it was tried: as the plan lists the kinds, the second of a kind as "(2)"."""
-    parts = _NUMBERED.fullmatch(name)
-    assert parts is not None
-    alike = [k for k, member in enumerate(members) if member == parts["attack"]]
-    return ([*alike, len(members)][min(int(parts["number"] or 1) - 1, len(alike))], name)
-
-
-def _cells(columns: Sequence[str], counts: Counter[str]) -> list[list[Span]]:
+def _cells(columns: Sequence[str], counts: Counter[str], tried: set[str]) -> list[list[Span]]:
     left = counts.total()
     cells = []
     for name in columns:
+        if name not in tried:
+            cells.append([Span("–")])
+            continue
         broken = counts[name]
         cells.append([Span(words.count(broken)), Span(f"of {words.count(left)}", "interval")])
         left -= broken

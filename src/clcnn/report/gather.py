@@ -26,6 +26,7 @@ from clcnn.experiments import paper
 from clcnn.experiments.averages import Average, averages
 from clcnn.experiments.run import ORDER, PAIRS, form_of
 from clcnn.report.blocks import ReportError
+from clcnn.report.tried import Attempt, attempts
 from clcnn.statistics import Paired
 
 TUNING = "tune "
@@ -92,6 +93,8 @@ class Experiment:
     """By a cell of attacked images: the median length (l_2) of what was added to those it moved."""
     broken: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     """By the cell of a worst case: how many samples each attack broke, and under "" those left."""
+    tried: Mapping[int, Sequence[Attempt]] = field(default_factory=dict)
+    """By the cell of a worst case: what an attacker who knows of the control tried, in order."""
 
     @property
     def is_of_corruptions(self) -> bool:
@@ -262,6 +265,7 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
         averages=averages(store, found),
         distances={} if name.startswith(TUNING) else _distances(store, found),
         broken=_broken(store, found),
+        tried={r.cell: _tried(store, r.cell) for r in found if r.threat == "adaptive"},
     )
 
 
@@ -275,6 +279,11 @@ def _broken(store: Store, found: Sequence[Result]) -> dict[int, dict[str, int]]:
     query = "SELECT coalesce(broken_by, ''), count(*) FROM samples WHERE cell = ? GROUP BY 1"
     counted = {r.cell: dict(store.read(query, r.cell)) for r in found if r.threat == "adaptive"}
     return {cell: counts for cell, counts in counted.items() if set(counts) - {""}}
+
+
+def _tried(store: Store, cell: int) -> list[Attempt]:
+    ((settings,),) = store.read("SELECT settings FROM cells WHERE id = ?", cell)
+    return attempts(json.loads(settings)["attack"])
 
 
 def _weights(networks: Mapping[str, Any]) -> dict[str, str]:
