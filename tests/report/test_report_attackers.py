@@ -158,6 +158,23 @@ def test_another_search_that_leaves_less_to_who_knows_is_named() -> None:
         assert all("Longer search, tiny, PMP, ε = 2: 40.0 (21.9–61.3)" in s for s in said)
 
 
+def test_auto_encoders_say_where_principal_components_stand_in_for_them() -> None:
+    kinds = {"solver": {"kind": "pmp"}, "cuts": ["input", "head"]}
+    nonlinear = {**kinds, "embedding": {"kind": "autoencoder", "linear_last": True}}
+    known = {
+        "nonlinear": {"tiny": nonlinear},
+        "single": {"tiny": {**nonlinear, "cuts": ["input"]}},
+        "linear": {"tiny": {**kinds, "embedding": {"kind": "linear"}}},
+    }
+    experiment = made_up(*(measured(name) for name in known))
+    experiment.made[-1].manifest["plan"]["defences"].update(known)
+    (details,) = defender_blocks(experiment)
+    assert isinstance(details, Details)
+    (bullets,) = details.blocks
+    assert isinstance(bullets, Bullets)
+    assert ["principal components" in item for item in bullets.items] == [True, False, False]
+
+
 def test_what_takes_a_choice_over_and_changes_it_says_so() -> None:
     chosen = {
         "chosen": {"file": "net-linear.json", "split": "heldout", "n": 200},

@@ -173,7 +173,7 @@ def test_in_brief_the_best_against_who_knows_of_each_network() -> None:
     heading, about, bullets = brief_blocks([experiment(*cells, *better)], [])
     assert isinstance(heading, Heading)
     assert isinstance(about, Paragraph)
-    assert "at ε = 2" in about.text
+    assert "At ε = 2/255" in about.text
     assert isinstance(bullets, Bullets)
     assert bullets.items == [
         "tiny: 35.0 % (18.1–56.7; n = 20) by feedback (plan mine: PGD), which keeps 45.0 % if "
@@ -184,3 +184,13 @@ def test_in_brief_the_best_against_who_knows_of_each_network() -> None:
     *_, both_plans = brief_blocks([experiment(*cells, *better), another], [])
     assert both_plans == bullets
     assert brief_blocks([experiment(*CLEAN)], []) == []
+
+
+def test_in_brief_what_is_no_better_than_no_control_and_what_larger_radii_leave() -> None:
+    plain = [*both("none", "pgd", 2.0, (9, 9)), *both("none", "pgd", 4.0, (8, 8))]
+    controlled = [*both("pmp", "pgd", 2.0, (12, 10)), *both("pmp", "pgd", 4.0, (6, 3))]
+    _, _, bullets, larger = brief_blocks([experiment(*CLEAN, *plain, *controlled)], [])
+    assert isinstance(bullets, Bullets)
+    assert bullets.items[0].endswith("without control 45.0 %, no different as far as can be told.")
+    assert isinstance(larger, Paragraph)
+    assert larger.text == "The most at larger radii, in %: at 4/255 tiny 15.0."

@@ -519,7 +519,7 @@ def test_a_wide_drawing_scrolls_in_its_box() -> None:
 def test_figures_that_are_no_store_s_are_said(shared: Path, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("network,value\nn,7\n")
     with_, without = (
-        make_report([shared], tables_of=files, pictures=0).blocks[0]
+        make_report([shared], tables_of=files, pictures=0).blocks[1]
         for files in ([tmp_path / "t.csv"], [])
     )
     assert isinstance(with_, Paragraph)

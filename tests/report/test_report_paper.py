@@ -218,6 +218,12 @@ def test_without_control_is_of_the_same_images() -> None:
     assert short.plain == pytest.approx(10 - 5 - 11)  # the paper has 11 without control
     other = replace(table1, gains={7: replace(pair, n=10)})  # of some of them alone
     assert shortfalls([other])[0].plain is None
+    # Table 5 has the same cell and no row without control: what table 1 measured on these images
+    # stands there too, and not what more images gave.
+    more = measured("none", "fgsm", 4.0, right=19)
+    table5 = replace(table1, name="table5", gains={})
+    alone = replace(table1, name="table5", gains={}, results=(more,))
+    assert [one.plain for one in shortfalls([table5, table1, alone])] == [short.plain] * 2
 
 
 def test_notes_name_distances(short: Path, tmp_path: Path) -> None:

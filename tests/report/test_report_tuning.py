@@ -70,7 +70,7 @@ def test_the_grid_of_a_tuning_has_the_same_choice(tmp_path: Path) -> None:
     for row, tried in zip(listed.rows, stood.confirmed, strict=True):
         assert row.heads == (f"energy 0.8, lr {tried.lr:g}, {tried.iterations} iterations",)
         assert row.cells[0][0].text == f"{100 * tried.clean:.1f}"
-    opening = make_report([tmp_path / "t.sqlite"]).blocks[0]
+    opening = make_report([tmp_path / "t.sqlite"]).blocks[1]
     assert isinstance(opening, Paragraph)
     assert " cells of 2 searches for settings, " in opening.text
 

@@ -216,7 +216,15 @@ def black_box(store: Store, cell: int) -> list[Finding]:
     if all(view == _ITSELF for views in earlier for view in views):
         return []  # nothing that knows more was tried before it
     rows = store.read("SELECT broken_by FROM samples WHERE cell = ?", cell)
-    return black_box_beats_white_box([by for (by,) in rows])
+    # Why is not known here: an attack may have had a sound gradient and too few steps.
+    return [
+        Finding(
+            sign.check,
+            f"{sign.sentence.partition(':')[0]}: their gradients mislead, or they had too few "
+            "steps. The worst case counts these samples; more queries may break more.",
+        )
+        for sign in black_box_beats_white_box([by for (by,) in rows])
+    ]
 
 
 def warnings_of(found: Sequence[Result]) -> list[Finding]:

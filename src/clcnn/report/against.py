@@ -111,14 +111,21 @@ def shortfalls(experiments: Sequence[Experiment]) -> list[Comparison]:
     Attacked networks without control are none: a lower figure there is a stronger attack.
     """
     plain = _without_control(experiments)
+    compared = [one for experiment in experiments for one in _compared(experiment)]
+    # A table that has no uncontrolled row may repeat a cell of one that has.
+    paired = {_same(one): one.plain for one in compared if one.plain is not None}
     return [
-        replace(one, plain=plain.get((one.network, one.attack, one.eps)))
+        replace(one, plain=paired.get(_same(one), plain.get((one.network, one.attack, one.eps))))
         if one.defence in _CONTROLLED and one.plain is None
         else one
-        for experiment in experiments
-        for one in _compared(experiment)
+        for one in compared
         if one.verdict == "below"
     ]
+
+
+def _same(one: Comparison) -> tuple[str, str, str, float, float, int]:
+    """What cells of two tables have in common that are one measurement."""
+    return one.network, one.defence, one.attack, one.eps, one.ours, one.n
 
 
 def _without_control(experiments: Sequence[Experiment]) -> dict[tuple[str, str, float], float]:

@@ -47,7 +47,7 @@ def _threats(lines: Sequence[Line]) -> list[Block]:
     """Of each network's first experiment the defence that keeps most against who knows of it."""
     if not lines:
         return []
-    (eps,), _ = epsilons_of(lines, 1)
+    (eps,), others = epsilons_of(lines, 1)
     met = [line for line in lines if eps in line.pairs]
     best: dict[str, Line] = {}
     for line in met:
@@ -56,14 +56,31 @@ def _threats(lines: Sequence[Line]) -> list[Block]:
             continue  # other experiments have other attacks
         if known is None or _kept(line, eps) > _kept(known, eps):
             best[line.network] = line
+    groups = {(line.network, line.plan) for line in best.values()}
+    larger = [other for other in others if other > eps]
     return [
         Paragraph(
-            f"The most that any defence of an experiment keeps at ε = {eps:g} against an attacker "
-            "who knows of it, what the same one keeps against an attacker who does not, and the "
-            "network alone:"
+            f"At ε = {eps:g}/255, of the first experiment in which a network's defences met both "
+            "kinds of attackers: the most that one of them keeps against an attacker who knows of "
+            "it, what the same one keeps against an attacker who does not, and the network alone:"
         ),
         Bullets([_sentence(line, eps, met) for line in best.values()]),
+        *_larger([line for line in lines if (line.network, line.plan) in groups], larger),
     ]
+
+
+def _larger(lines: Sequence[Line], epsilons: Sequence[float]) -> list[Block]:
+    """What is left at larger radii, in a sentence."""
+    told = []
+    for eps in epsilons:
+        kept: dict[str, float] = {}
+        for line in lines:
+            if line.defence != NONE and eps in line.pairs:
+                kept[line.network] = max(_kept(line, eps), kept.get(line.network, 0.0))
+        if kept:
+            parts = [f"{network} {words.percent(share)}" for network, share in kept.items()]
+            told.append(f"at {eps:g}/255 {words.listed(parts)}")
+    return [Paragraph(f"The most at larger radii, in %: {'; '.join(told)}.")] if told else []
 
 
 def _kept(line: Line, eps: float) -> float:
@@ -74,7 +91,13 @@ def _sentence(line: Line, eps: float, lines: Sequence[Line]) -> str:
     oblivious, adaptive = line.pairs[eps]
     same = (line.network, line.plan, NONE)
     plain = next((p for p in lines if (p.network, p.plan, p.defence) == same), None)
-    without = "" if plain is None else f"; without control {words.percent(_kept(plain, eps))} %"
+    without = ""
+    if plain is not None:
+        alone = _kept(plain, eps)
+        alike = (
+            ", no different as far as can be told" if adaptive.low <= alone <= adaptive.high else ""
+        )
+        without = f"; without control {words.percent(alone)} %{alike}"
     interval = words.interval(100 * adaptive.low, 100 * adaptive.high)
     return (
         f"{line.network}: {words.percent(adaptive.accuracy)} % ({interval}; "

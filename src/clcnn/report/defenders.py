@@ -58,7 +58,7 @@ def _told(defence: Mapping[str, Any], base: str | None) -> list[str]:
         parts.append(f"with what is shipped for the network as preset {defence['shipped']}")
     else:
         parts.append(f"embedding {_kind(defence['embedding'], EMBEDDINGS)}")
-        parts.append(f"at {words.listed(defence['cuts'])}")
+        parts.append(f"at {words.listed(defence['cuts'])}{_last(defence)}")
         if images := defence.get("fit", {}).get("images"):
             right = " that the network gets right" if defence.get("correct_only") else ""
             parts.append(f"fitted on {words.count(images)} training images{right}")
@@ -73,6 +73,12 @@ def _told(defence: Mapping[str, Any], base: str | None) -> list[str]:
     if defence.get("regularization"):
         parts.append(f"regularization {defence['regularization']:g}")
     return parts
+
+
+def _last(defence: Mapping[str, Any]) -> str:
+    """What an auto-encoder's own setting puts in its place at the last of several cuts."""
+    is_linear = defence["embedding"].get("linear_last") and len(defence["cuts"]) > 1
+    return f" (at {defence['cuts'][-1]} principal components)" if is_linear else ""
 
 
 def _kind(made: Mapping[str, Any], classes: Mapping[str, type]) -> str:

@@ -30,6 +30,9 @@ from clcnn.report.svg import element, figure_style, swatch
 _NARROW = 480
 """Pixels of a drawing that a phone can show whole."""
 
+_BROAD = 400
+"""From here on a drawing shrinks too much with three others in a row."""
+
 _PERCENT = re.compile(r"(?<=\d) %")
 
 _INTERVAL = re.compile(r"\([+−]?\d+\.\d(?:–| to )[^()<]*\)")
@@ -192,6 +195,8 @@ def _figure(block: Figure) -> str:
     legend = f'<ul class="keys">{keys}</ul>' if keys else ""
     panels = "".join(_panel(panel) for panel in block.panels)
     wide = f" p{min(4, len(block.panels))}"
+    if block.panels[0].width > _BROAD:
+        wide += " broad"
     # A panel by itself is no larger than it was drawn for.
     own = f' style="--drawn: {block.panels[0].width}px"' if len(block.panels) == 1 else ""
     return (

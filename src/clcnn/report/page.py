@@ -44,6 +44,7 @@ from clcnn.report.made import made_blocks
 from clcnn.report.notes import Note, read_notes
 from clcnn.report.pictures import picture_blocks
 from clcnn.report.pool import Pool
+from clcnn.report.summary import summary_blocks
 from clcnn.report.trade import SWEEPS, trade_offs
 from clcnn.report.tuning import choice_blocks, in_order, tuning_blocks
 
@@ -89,7 +90,7 @@ def _document(
     explained = [] if notes is None else read_notes(Path(notes), experiments)
     pool = Pool(measured)
     blocks = [
-        *_summary(experiments, len(tables_of)),
+        *summary_blocks(experiments, len(tables_of)),
         *_warnings(experiments),
         *_unfinished(experiments),
         *brief_blocks(measured, explained),
@@ -158,48 +159,6 @@ def _apart(blocks: Sequence[Block]) -> list[Block]:
         return block
 
     return [renamed(block) for block in blocks]
-
-
-def _summary(experiments: Sequence[Experiment], files: int) -> list[Block]:
-    # A cell that stands in several tables was measured once.
-    results = {(e.store, r.cell): r for e in experiments for r in e.results}.values()
-    samples = sum(r.n for r in results)
-    plans = [f"`{e.plan}`" for e in experiments if not e.is_tuning]
-    if tuned := len(experiments) - len(plans):
-        plans.append(words.several(tuned, "search for settings", "searches for settings"))
-    beside = " or, where that is said, from a CSV file" if files else ""
-    blocks: list[Block] = [
-        Paragraph(
-            f"{words.several(len(results), 'cell')} of {words.listed(plans)}, "
-            f"{words.several(samples, 'answer')} stored. Accuracies are in per cent with 95 % "
-            f"intervals; every figure comes from the stores named at the end{beside}.",
-            "lead",
-        ),
-        Paragraph(
-            "An oblivious attack is computed on the uncontrolled network, as all of the paper's "
-            "are; an adaptive one knows of the control, and counts a sample as lost if either "
-            "finds a way. A defence is worth what the adaptive figures leave of it; stronger "
-            "attacks may leave less."
-        ),
-    ]
-    quick = [e.plan for e in experiments if e.sample]
-    if quick:
-        blocks.append(
-            Paragraph(
-                f"{words.listed(f'`{plan}`' for plan in quick)}: the quick form, on few of the "
-                "images that come with the package. Its intervals are wide, and its embeddings "
-                "were fitted on fewer images than the paper's.",
-                "warning",
-            )
-        )
-    blocks += [
-        Paragraph(
-            f"`{e.plan}`: {words.listed(e.ways)}, which is not the whole experiment.", "warning"
-        )
-        for e in experiments
-        if e.ways
-    ]
-    return blocks
 
 
 def _warnings(experiments: Sequence[Experiment]) -> list[Block]:

@@ -45,7 +45,7 @@ ATTACKS = {
     "gaussian": "Gaussian noise",
     "cw-literal": "CW of the authors",
     "manifold-literal": "Manifold of the authors",
-    "manifold-nearest": "Manifold of the authors, other networks",
+    "manifold-nearest": "Authors' manifold, other networks",
     "pgd-random": "PGD from a random start",
     "square": "Square",
     "autoattack": "AutoAttack",
@@ -80,7 +80,9 @@ PARTS = {"toy-states": "toy"}
 ABOUT = {
     "adaptive": "Worst case: an image counts as withstood if no attack of the set misleads the "
     "network. Who knows of the control differentiates it straight through and unrolled, "
-    "stays within what the embeddings do not notice, and searches without gradients. The longer "
+    "stays within what the embeddings do not notice, and searches without gradients. Unrolled, "
+    "the gradient of a control that iterates is exact; straight through it holds the controls "
+    "constant. The longer "
     "search (by the margin of the logits, straight through alone, from two random starts, in more "
     "and smaller steps) asks how near the worst case is to what can be found.",
     "demo": "Noise is Gaussian, with half of epsilon as its standard deviation; who "
@@ -113,9 +115,10 @@ ABOUT = {
     "other network the singular values differ from 1, and the bound is one.",
     "toy": "The paper has 86 % under attack and 100 % under control, on data that it does not "
     "describe. Here epsilon is the smallest on a grid that brings the training accuracy down to "
-    "86 %.",
+    "86 %. One seed of the curves, the network and the auto-encoders is shown; others differ, and "
+    "`clcnn experiment toy --seed N` measures them.",
     "toy-states": "The paper's Figure 2: the perturbed states leave the curves that clean ones lie "
-    "on, and control brings them back.",
+    "on, and control moves most of them back.",
 }
 """What a reader of an experiment's table has to know about its rows."""
 
