@@ -96,6 +96,13 @@ def test_what_cannot_be_run_leaves_no_store_behind(
         ["report", "results.sqlite", "--markdown", "r #1.md"],
         ["experiment", "toy", "--csv", "results.sqlite"],
         ["tune", "tiny", "--out", "other.sqlite"],
+        ["tune", "tiny", "--out", "w.safetensors"],
+        ["tune", "w.safetensors", "--out", "./w.safetensors"],
+        ["evaluate", "plan.toml", "--csv", "w.safetensors"],
+        ["evaluate", "plan.toml", "--csv", "choice.json"],
+        ["evaluate", "plan.toml", "--csv", "results.files"],
+        ["experiment", "table1", "--csv", "choice.json"],
+        ["experiment", "toy", "--csv", "part.csv"],
     ],
 )
 def test_no_output_takes_the_place_of_a_store_or_of_what_is_read(
@@ -103,6 +110,9 @@ def test_no_output_takes_the_place_of_a_store_or_of_what_is_read(
 ) -> None:
     for name in ("results.sqlite", "other.sqlite"):
         Store(name).close()
+    save_file({"x": torch.zeros(2)}, "w.safetensors")
+    Path("choice.json").write_text('{\n "kind": "clcnn choice",\n "network": "tiny"\n}')
+    save_file({"x": torch.zeros(2)}, "part-states.csv")  # whatever it is called
     before = {path.name: path.read_bytes() for path in here.glob("*.*")}
     assert cli.run(arguments) == 2
     assert "expected" in capsys.readouterr().err
@@ -176,6 +186,18 @@ def test_ctrl_c_says_how_to_go_on(
     assert "kept in mine.sqlite. Repeat the same command" in capsys.readouterr().err
     with Store("mine.sqlite") as store:  # no claim is left behind
         assert store.read("SELECT count(*) FROM chunks WHERE owner IS NOT NULL")[0][0] == 0
+
+
+def test_ctrl_c_before_there_is_a_store_names_none(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner.Bench, "check", interrupted)
+    assert cli.run(["evaluate", "plan.toml", "--store", "mine.sqlite"]) == 130
+    said = "Stopped; nothing was measured yet. Repeat the same command to go on.\n"
+    assert capsys.readouterr().err == said
 
 
 def test_tune_confirms_its_choice(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

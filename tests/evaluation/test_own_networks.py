@@ -75,6 +75,13 @@ class Twice(nn.Module):
         return network()(x), x
 
 
+class Broken(nn.Module):
+    """Weights that a training ruined."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return network()(x) * torch.nan
+
+
 def few(classes: int) -> nn.Module:
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, classes)).eval()
 
@@ -84,6 +91,7 @@ def few(classes: int) -> nn.Module:
     [
         (Twice().eval(), "with <class 'tuple'>; expected logits, a tensor of shape"),
         (nn.Identity().eval(), r"with shape \(1, 1, .*; expected logits"),
+        (Broken().eval(), "answers an image with .nan, .*expected finite logits"),
         (few(3), "tells 3 classes apart, and 'mnist' has the label 3; expected the data set"),
         (clcnn.models.ResNet20().eval(), "cannot take the images of 'mnist'.*--data here"),
     ],
@@ -98,6 +106,15 @@ def test_a_network_that_does_not_fit_its_images_leaves_no_store(
             tmp_path / "r.sqlite",
             workshop=Workshop(networks={"tiny": given}, images=images),
         )
+    assert not (tmp_path / "r.sqlite").exists()
+
+
+def test_a_reactive_defence_that_has_no_input_leaves_no_store(tmp_path: Path) -> None:
+    text = TEXT.replace('"input", "middle"', '"middle"').replace(
+        '{ kind = "pmp", iterations = 3, lr = 0.05 }', '{ kind = "reactive" }'
+    )
+    with pytest.raises(PlanError, match=r"\[defences.linear\], cuts: found 'middle' as the first"):
+        run(plan(text), tmp_path / "r.sqlite", workshop=workshop())
     assert not (tmp_path / "r.sqlite").exists()
 
 

@@ -83,6 +83,7 @@ def test_stealth_is_left_out_where_the_attacker_knows_of_no_control() -> None:
         ("energy = 0.8", "energy = 8", ["[defences.linear.embedding]", "share in (0, 1]"]),
         ('kind = "pmp"', 'kind = "sgd"', ["greedy", "pmp", "riccati"]),
         ("images = 60", 'images = "60"', ["[defences.linear.fit]", "images", "a whole number"]),
+        ("images = 60", "images = 1", ["[defences.linear.fit]", "images", "at least 2"]),
         ("n = 20", "n = true", ["n", "True (a truth value)", "a whole number"]),
         ("n = 20", "n = 0", ["found 0", "at least 1"]),
         ("eps = [20, 40]", "eps = [0.0314]", ["[grid 1]", "eps", "8 for 8/255"]),

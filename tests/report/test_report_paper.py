@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from report.made import Page, change, drop, made_up, measured, plan, read, text,
 from clcnn import cli
 from clcnn.errors import DataError
 from clcnn.evaluation import Store, StoreError, run
+from clcnn.experiments import figure2, manifold, theorem
 from clcnn.report import Document, ReportError, make_report, to_html, write_markdown
 from clcnn.report.against import shortfalls, verdict, verdicts
 from clcnn.report.blocks import Heading, Paragraph, TableBlock
@@ -286,6 +288,12 @@ def test_notes_name_differences_on_the_same_images(short: Path, tmp_path: Path) 
         (("{table1 / tiny", "{paper / table1"), "expected a figure that the paper prints"),
         (('command = "clcnn evaluate plan.toml"', ""), "command: found nothing"),
         (("attack =", "atack ="), "Did you mean 'attack'"),
+        (
+            ("command =", "eps = [[1]]\ncommand ="),
+            "eps: found .* expected a name, or",
+        ),
+        (("command =", "eps = nan\ncommand ="), "eps: found nan"),
+        (("command =", "eps = [true]\ncommand ="), "eps: found True"),
         (("[[why]]", "[[wy]]"), "Did you mean 'why'"),
         (("[[why]]", "[why"), "is no TOML file"),
     ],
@@ -335,6 +343,37 @@ def test_csv_files_that_cannot_be_used(
         path.write_bytes(content.encode("latin-1"))
     with pytest.raises(ReportError, match=words):
         make_report([shared], tables_of=[path], pictures=0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "values"),
+    [
+        (manifold.COLUMNS, {"moved": "many"}),
+        (theorem.COLUMNS, {"varied": "x"}),
+        (figure2.STATES, {"x": "left"}),
+        (figure2.STATES, {"x": "nan"}),
+    ],
+)
+def test_csv_files_that_cannot_be_drawn(
+    shared: Path, tmp_path: Path, columns: tuple[str, ...], values: dict[str, str]
+) -> None:
+    path = tmp_path / "t.csv"
+    row = [values.get(name, "0") for name in columns]
+    path.write_text(f"{','.join(columns)}\n{','.join(row)}\n")
+    with pytest.raises(ReportError, match=r"cannot be drawn .* expected what `clcnn experiment`"):
+        make_report([shared], tables_of=[path], pictures=0)
+
+
+def test_stores_with_plans_of_one_name_are_told_apart(shared: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.sqlite"
+    shutil.copy(shared, other)
+    plan_name = gather([shared])[0].plan
+    opening = make_report([shared, other], pictures=0).blocks[1]
+    assert isinstance(opening, Paragraph)
+    assert f"`{plan_name}` in other.sqlite" in opening.text
+    alone = make_report([shared], pictures=0).blocks[1]
+    assert isinstance(alone, Paragraph)
+    assert f"`{plan_name}` in " not in alone.text
 
 
 def test_a_plan_that_went_back_to_an_earlier_form(tmp_path: Path) -> None:

@@ -82,10 +82,15 @@ def _code(error: Exception) -> int:
     return 2 if wrong else 1
 
 
-def check_place(path: Path, *used: Path | None) -> None:
+TENSORS, CHOICE = "tensors", "settings that were chosen"
+"""What a file may hold that took long to make."""
+
+
+def check_place(path: Path, *used: Path | None, writes: str = "") -> None:
     """Fail before the work, not after it, where no file can be written or may be replaced.
 
-    ``used`` are the files that the command reads or writes besides.
+    ``used`` are the files that the command reads or writes besides. Tensors and chosen settings
+    are replaced by nothing else than what ``writes`` them.
     """
     from clcnn.data.files import explained
     from clcnn.evaluation.schema import is_store
@@ -101,10 +106,28 @@ def check_place(path: Path, *used: Path | None) -> None:
             f"{path} is a store of results, which would be lost; expected another file to write. "
             "It was left as it is."
         )
+    held = _held(path)
+    if held and held != writes:
+        raise typer.BadParameter(
+            f"{path} holds {held}, which would be lost; expected another file to write. It was "
+            "left as it is."
+        )
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
+
+
+def _held(path: Path) -> str:
+    """Whether there are tensors (weights, a control, examples) or chosen settings in a file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        start = file.read(64)
+    if b'"kind": "clcnn choice"' in start:
+        return CHOICE
+    header = int.from_bytes(start[:8], "little")
+    return TENSORS if start[8:9] == b"{" and header <= path.stat().st_size else ""
 
 
 @contextmanager

@@ -69,12 +69,13 @@ def evaluate(
 
     from clcnn.data.files import write_text
     from clcnn.evaluation import read_plan, run, to_csv, warnings_of
+    from clcnn.evaluation.store import folder_of
     from clcnn.experiments.run import SEED
 
     wanted = read_plan(plan)
     _check_name(wanted.name)
     if csv is not None:
-        check_place(csv, plan, store)
+        check_place(csv, plan, store, folder_of(store))
     wanted = wanted.quick() if quick else wanted
     if seed is not None and seed != wanted.seed:  # another plan: a store lists both
         wanted = replace(wanted, name=f"{wanted.name}{SEED}{seed}", seed=seed)
@@ -137,10 +138,8 @@ def make_workshop(
 
 def stopped(store: Path) -> typer.Exit:
     """Say how to go on after Ctrl-C."""
-    typer.echo(
-        f"Stopped; what was measured is kept in {store}. Repeat the same command to go on.",
-        err=True,
-    )
+    kept = f"what was measured is kept in {store}" if store.exists() else "nothing was measured yet"
+    typer.echo(f"Stopped; {kept}. Repeat the same command to go on.", err=True)
     return typer.Exit(INTERRUPTED)
 
 

@@ -127,7 +127,9 @@ def experiment(
     if most is not None and name in _UNSTORED:
         raise typer.BadParameter(f"--most bounds test images of a network, and {name} has none.")
     if csv is not None:
-        check_place(csv, store)
+        check_place(csv, store, folder_of(store))
+        if name is Experiment.toy:
+            check_place(_beside(csv, "-states"), csv, store)
     workshop = with_weights(make_workshop(root, device, threads, float32), weights)
     request = Request(quick, choices, most, seed)
     if how_far:
@@ -221,9 +223,9 @@ def _run(
     outcome = run(name, store, request, workshop=workshop, watch=watch)
     part = "-part" if outcome.missing else ""  # a whole file is not replaced by less
     file = csv or Path("results") / f"{outcome.name}{part}.csv"
-    write_text(file, outcome.csv())
-    for other in outcome.beside:
-        write_text(file.with_name(f"{other.name}.csv"), other.csv())
+    parts = {_beside(file, one.name.removeprefix(outcome.name)): one for one in outcome.beside}
+    for path, one in {file: outcome, **parts}.items():
+        write_text(path, one.csv())
     if as_json:
         facts = {
             "experiment": outcome.name,
@@ -236,8 +238,13 @@ def _run(
     show(outcome)
     for sentence in outcome.warnings:
         typer.echo(f"warning: {sentence}")
-    typer.echo(f"written: {file}")
+    typer.echo(f"written: {', '.join(map(str, [file, *parts]))}")
     return outcome.missing
+
+
+def _beside(file: Path, part: str) -> Path:
+    """Where a part of the results goes that has a file of its own."""
+    return file.with_name(f"{file.stem}{part}.csv")
 
 
 def _status(

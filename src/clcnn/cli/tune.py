@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, Device, Root, Threads, app, check_place
+from clcnn.cli.app import CHOICE, AsJson, Device, Root, Threads, app, check_place
 from clcnn.cli.data import Data
 from clcnn.cli.evaluate import MOST_SEED, Bars, FeasibleOnly, Float32, Quick, make_workshop, stopped
 
@@ -105,7 +105,7 @@ def tune(
     chosen_on = images or (100 if quick else 500)
     if 0 < confirm <= chosen_on:
         raise typer.BadParameter(f"--confirm takes more images than the {chosen_on} to choose on.")
-    check_place(out, store)
+    check_place(out, store, Path(weights), writes=CHOICE)
     workshop = make_workshop(root, device, threads, float32)
     grid = Grid(rule="singular", energy=(0.99,)) if paper_literal else Grid()
     try:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from clcnn.control import control
+from clcnn.dynamics.base import INPUT
 from clcnn.errors import ClcnnError, CutError
 from clcnn.evaluation.cache import ExampleCache, Examples
 from clcnn.evaluation.defence import Defence
@@ -77,6 +78,11 @@ class Bench:
                 f"network {network!r} answers an image with {found}; expected logits, a tensor of "
                 "shape (1, classes). Wrap it in a module that returns these alone."
             )
+        if not logits.isfinite().all():
+            raise PlanError(
+                f"network {network!r} answers an image with {logits[0].tolist()}; expected finite "
+                "logits. Look at its weights, and at what its images are scaled to."
+            )
         highest = int(pictures.labels.max())
         if highest >= logits.shape[1]:
             raise PlanError(
@@ -92,6 +98,11 @@ class Bench:
             defence = plan.defences[name].on(network)
             if defence.cuts is None or defence.fit.shipped is not None:
                 continue
+            if defence.solver.kind == "reactive" and defence.cuts[0] != INPUT:
+                raise PlanError(
+                    f"[defences.{name}], cuts: found {defence.cuts[0]!r} as the first for the "
+                    f"solver 'reactive', which controls the input alone; expected {INPUT!r}."
+                )
             module = self.workshop.network(plan, network).module
             try:
                 control(module, list(defence.cuts), allow_bypass=defence.allow_bypass)

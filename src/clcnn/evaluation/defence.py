@@ -180,7 +180,7 @@ def _overridden(table: Table, base: Defence) -> Defence:
         ),
         centring=table.choice("centring", CENTRINGS, base.centring),
         fit=Fit(
-            fit.whole("images", base.fit.images),
+            fit.whole("images", base.fit.images, least=2),  # one has no variance
             fit.whole("seed", base.fit.seed, least=0, most=MOST_SEED),
             fit.flag("correct_only", base.fit.correct_only),
             shipped,
@@ -206,13 +206,13 @@ def _with_preset(table: Table, fit: Table, solver: Table, preset: str) -> tuple[
     given = sorted(_FITTING & set(table.values)) + [
         f"fit.{key}" for key in fit.values if key != "shipped"
     ]
+    fit.known("shipped", [preset], PRESETS)
     if given:
         raise table.error(
             given[0],
             f"fit.shipped = {preset!r} beside it",
             "one of them: what is shipped has its own cuts and embeddings, fitted long ago",
         )
-    fit.known("shipped", [preset], PRESETS)
     base = Defence(solver=_kind(SOLVERS, "feedback", preset=preset))
     if solver.values.get("kind") == "feedback":
         solver = Table(solver.where, solver.name, {"preset": preset, **solver.values})

@@ -56,7 +56,13 @@ def file_blocks(path: Path) -> list[Block]:
         legend=[f"{left} more rows are in the file."] if left > 0 else [],
     )
     name = words.EXPERIMENTS.get(path.stem, path.stem)
-    figure = figure_of(path.stem, head, [dict(zip(head, row, strict=True)) for row in rows])
+    try:
+        figure = figure_of(path.stem, head, [dict(zip(head, row, strict=True)) for row in rows])
+    except (ValueError, KeyError) as error:
+        raise ReportError(
+            f"{path} cannot be drawn ({error}); expected what `clcnn experiment` writes to a file "
+            "of that name. Make it again, or call it otherwise."
+        ) from error
     drawn = [] if figure is None else [figure]
     shown: Block = Details(table.caption, [table]) if drawn and len(rows) > _FEW else table
     if drawn and left > 0:

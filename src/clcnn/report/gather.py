@@ -231,6 +231,17 @@ def _of_store(path: Path) -> list[Experiment]:
         return [_experiment(store, name, made.get(name, ())) for name in names]
 
 
+def is_twice(experiment: Experiment, experiments: Sequence[Experiment]) -> bool:
+    """Whether several stores have a plan of that name."""
+    return sum(other.plan == experiment.plan for other in experiments) > 1
+
+
+def called(experiment: Experiment, experiments: Sequence[Experiment]) -> str:
+    """The plan's name, and its store where others have a plan of that name."""
+    where = f" in {experiment.label}" if is_twice(experiment, experiments) else ""
+    return f"{experiment.plan}{where}"
+
+
 def _made(store: Store) -> dict[str, tuple[Made, ...]]:
     """The manifests of each plan, each once, with all starts of it; the latest is the last."""
     starts: dict[tuple[str, str], list[str]] = {}

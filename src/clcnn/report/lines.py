@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from clcnn.evaluation.plan import NONE
 from clcnn.evaluation.results import Result
-from clcnn.report.gather import Experiment
+from clcnn.report.gather import Experiment, called
 from clcnn.report.pool import at
 from clcnn.report.trade import SWEEPS
 
@@ -42,7 +42,12 @@ def lines_of(experiments: Sequence[Experiment]) -> list[Line]:
 
     Only lines of one experiment have met the same attacks. Lines of one network are neighbours.
     """
-    lines = [line for e in experiments if e.name not in APART for line in _lines(e)]
+    lines = [
+        line
+        for e in experiments
+        if e.name not in APART
+        for line in _lines(e, called(e, experiments))
+    ]
     groups = dict.fromkeys((line.network, line.plan) for line in lines if line.defence != NONE)
     networks = list(dict.fromkeys(network for network, _ in groups))
     shown = [line for line in lines if (line.network, line.plan) in groups]
@@ -56,7 +61,7 @@ def epsilons_of(lines: Sequence[Line], most: int) -> tuple[list[float], list[flo
     return sorted(kept), sorted(set(counts) - set(kept))
 
 
-def _lines(experiment: Experiment) -> list[Line]:
+def _lines(experiment: Experiment, plan: str) -> list[Line]:
     """The defences of an experiment that both threats were measured for."""
     lines: dict[tuple[str, str], Line] = {}
     for result in experiment.results:
@@ -65,7 +70,7 @@ def _lines(experiment: Experiment) -> list[Line]:
         subject = experiment.subject(result.network, result.defence, NONE)
         line = lines.setdefault(
             (result.network, result.defence),
-            Line(experiment.network(result), experiment.plan, result.defence, subject),
+            Line(experiment.network(result), plan, result.defence, subject),
         )
         if result.attack == NONE and (line.clean is None or line.clean.n < result.n):
             line.clean = result

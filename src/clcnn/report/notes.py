@@ -25,10 +25,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from clcnn.evaluation.results import Result
-from clcnn.evaluation.tables import PlanError, Table, read
+from clcnn.evaluation.tables import PlanError, Table, read, shown
 from clcnn.experiments import paper
 from clcnn.experiments.run import form_of
 from clcnn.report import words
@@ -90,6 +91,10 @@ def _note(table: Table, experiments: Sequence[Experiment]) -> Note:
         given = table.get(key, (str, int, float, list), "a name, a number or a list of them")
         if given is not None:
             values = given if isinstance(given, list) else [given]
+            for value in values:
+                number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                if not (isinstance(value, str) or (number and isfinite(value))):
+                    raise table.error(key, shown(value), "a name, or a finite number")
             where[key] = tuple(v if isinstance(v, str) else f"{v:g}" for v in values)
     command = table.text("command")
     is_open = table.flag("open")

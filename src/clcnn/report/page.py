@@ -36,7 +36,7 @@ from clcnn.report.curves import accuracy_figure
 from clcnn.report.defenders import defender_blocks
 from clcnn.report.files import file_blocks
 from clcnn.report.gains import gain_blocks
-from clcnn.report.gather import TUNING, Experiment, Warned, gather, name_of, warned
+from clcnn.report.gather import TUNING, Experiment, Warned, gather, is_twice, name_of, warned
 from clcnn.report.glance import glance_blocks
 from clcnn.report.layers import residual_blocks
 from clcnn.report.layout import tables, title, unmeasured
@@ -98,7 +98,7 @@ def _document(
     ]
     files = [(Path(path).stem, file_blocks(Path(path))) for path in tables_of]
     for experiment in measured:
-        blocks += _section(experiment, pool, several=_is_twice(experiment, measured))
+        blocks += _section(experiment, pool, several=is_twice(experiment, measured))
         blocks += [b for name, (_, *rest) in files if name == experiment.plan for b in rest]
     # Whoever repeats the paper's tables in full wants to know which are missing.
     full = {e.name for e in measured if not e.sample and not e.ways}
@@ -245,10 +245,6 @@ def _remeasured(experiment: Experiment, pool: Pool) -> list[Block]:
             "muted",
         )
     ]
-
-
-def _is_twice(experiment: Experiment, others: Sequence[Experiment]) -> bool:
-    return sum(other.plan == experiment.plan for other in others) > 1
 
 
 def _shortfalls(found: Sequence[Comparison], ahead: int, notes: Sequence[Note]) -> list[Block]:

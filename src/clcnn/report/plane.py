@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from clcnn.report import words
@@ -55,6 +56,8 @@ def _panel(
 ) -> Panel:
     here = [line for line in lines if line["t"] == t]
     xs, ys = ([float(line[axis]) for line in here] or [0.0, 1.0] for axis in ("x", "y"))
+    if not all(map(math.isfinite, xs + ys)):
+        raise ValueError("a state that is not finite")
     across, up = (min(xs) - 0.2, max(xs) + 0.2), (min(ys) - 0.2, max(ys) + 0.2)
     accuracy = "" if share is None else f": {words.percent(share)} %"
     plot = Plot.of(f"{title}{accuracy}", across, up, width=300, height=250)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from clcnn.evaluation.plan import CORRUPTION, WORST
 from clcnn.report import words
 from clcnn.report.blocks import Block, Paragraph
-from clcnn.report.gather import Experiment
+from clcnn.report.gather import Experiment, called
 
 _METHOD = (
     "A trained network under close-loop control (CLC-NN: Chen, Li and Zhang, Towards Robust Neural "
@@ -21,7 +21,7 @@ def summary_blocks(experiments: Sequence[Experiment], files: int) -> list[Block]
     # A cell that stands in several tables was measured once.
     results = {(e.store, r.cell): r for e in experiments for r in e.results}.values()
     samples = sum(r.n for r in results)
-    plans = [f"`{e.plan}`" for e in experiments if not e.is_tuning]
+    plans = [_quoted(e, experiments) for e in experiments if not e.is_tuning]
     if tuned := len(experiments) - len(plans):
         plans.append(words.several(tuned, "search for settings", "searches for settings"))
     beside = " or, where that is said, from a CSV file" if files else ""
@@ -39,11 +39,11 @@ def summary_blocks(experiments: Sequence[Experiment], files: int) -> list[Block]
             "attacks may leave less."
         ),
     ]
-    quick = [e.plan for e in experiments if e.sample]
+    quick = [_quoted(e, experiments) for e in experiments if e.sample]
     if quick:
         blocks.append(
             Paragraph(
-                f"{words.listed(f'`{plan}`' for plan in quick)}: the quick form, on few of the "
+                f"{words.listed(quick)}: the quick form, on few of the "
                 "images that come with the package. Its intervals are wide, and its embeddings "
                 "were fitted on fewer images than the paper's.",
                 "warning",
@@ -51,12 +51,19 @@ def summary_blocks(experiments: Sequence[Experiment], files: int) -> list[Block]
         )
     blocks += [
         Paragraph(
-            f"`{e.plan}`: {words.listed(e.ways)}, which is not the whole experiment.", "warning"
+            f"{_quoted(e, experiments)}: {words.listed(e.ways)}, which is not the whole "
+            "experiment.",
+            "warning",
         )
         for e in experiments
         if e.ways
     ]
     return blocks
+
+
+def _quoted(experiment: Experiment, experiments: Sequence[Experiment]) -> str:
+    name = f"`{experiment.plan}`"
+    return called(experiment, experiments).replace(experiment.plan, name, 1)
 
 
 def _radii(experiments: Sequence[Experiment]) -> str:
