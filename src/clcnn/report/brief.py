@@ -56,7 +56,6 @@ def _threats(lines: Sequence[Line]) -> list[Block]:
             continue  # other experiments have other attacks
         if known is None or _kept(line, eps) > _kept(known, eps):
             best[line.network] = line
-    groups = {(line.network, line.plan) for line in best.values()}
     larger = [other for other in others if other > eps]
     return [
         Paragraph(
@@ -64,23 +63,26 @@ def _threats(lines: Sequence[Line]) -> list[Block]:
             "kinds of attackers: the most that one of them keeps against an attacker who knows of "
             "it, what the same one keeps against an attacker who does not, and the network alone:"
         ),
-        Bullets([_sentence(line, eps, met) for line in best.values()]),
-        *_larger([line for line in lines if (line.network, line.plan) in groups], larger),
+        Bullets(
+            [_sentence(line, eps, met) + _larger(line, lines, larger) for line in best.values()]
+        ),
     ]
 
 
-def _larger(lines: Sequence[Line], epsilons: Sequence[float]) -> list[Block]:
-    """What is left at larger radii, in a sentence."""
-    told = []
-    for eps in epsilons:
-        kept: dict[str, float] = {}
-        for line in lines:
-            if line.defence != NONE and eps in line.pairs:
-                kept[line.network] = max(_kept(line, eps), kept.get(line.network, 0.0))
-        if kept:
-            parts = [f"{network} {words.percent(share)}" for network, share in kept.items()]
-            told.append(f"at {eps:g}/255 {words.listed(parts)}")
-    return [Paragraph(f"The most at larger radii, in %: {'; '.join(told)}.")] if told else []
+def _larger(line: Line, lines: Sequence[Line], epsilons: Sequence[float]) -> str:
+    """What is left at larger radii by whichever defence keeps most there."""
+    beside = [
+        one
+        for one in lines
+        if (one.network, one.plan) == (line.network, line.plan) and one.defence != NONE
+    ]
+    most = {
+        eps: max(_kept(one, eps) for one in beside if eps in one.pairs)
+        for eps in epsilons
+        if any(eps in one.pairs for one in beside)
+    }
+    told = [f"{words.percent(share)} % at {eps:g}/255" for eps, share in most.items()]
+    return f" The most at larger radii: {words.listed(told)}." if told else ""
 
 
 def _kept(line: Line, eps: float) -> float:
