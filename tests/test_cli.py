@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -271,21 +270,6 @@ def test_lists_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert cli.run(["data", "list", "--root", str(tmp_path), "--json"]) == 0
     sets = json.loads(capsys.readouterr().out)
     assert sets["cifar10"] == {"shape": [3, 32, 32], "classes": 10, "place": None}
-
-
-@pytest.mark.parametrize(("asked", "told"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_threads_that_wait_leave_their_cores_to_others_unless_asked(
-    monkeypatch: pytest.MonkeyPatch, asked: str | None, told: str
-) -> None:
-    if asked is None:
-        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    else:
-        monkeypatch.setenv("OMP_WAIT_POLICY", asked)
-    monkeypatch.setenv("OMP_DISPLAY_ENV", "true")  # OpenMP prints what it has read
-    command = "import sys, clcnn_start; sys.argv = ['clcnn', '--version']; clcnn_start.main()"
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
-    assert done.returncode == 0
-    assert re.search(f"OMP_WAIT_POLICY *= *'{told}'", done.stderr)
 
 
 def test_ctrl_c_while_torch_loads_is_one_sentence(

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from clcnn.cli.app import AsJson, Device, Threads, app, check_place
+from clcnn.cli.app import AsJson, Device, app, check_place
 from clcnn.cli.evaluate import MOST_SEED, Bars, as_numbers, make_workshop, stopped
 
 NEXT = """What to try next{first}:
@@ -28,10 +28,13 @@ def demo(
     n: Annotated[int, typer.Option(help="Test images a cell.", min=1, max=64)] = 64,
     seed: Annotated[int, typer.Option(help="Decides images and draws.", min=0, max=MOST_SEED)] = 0,
     device: Device = "cpu",
-    threads: Threads = None,
+    threads: Annotated[int, typer.Option(help="Threads of the CPU.", min=1)] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Attack a shipped network with and without control. Example: clcnn demo --out demo"""
+    """Attack a shipped network with and without control. Example: clcnn demo --out demo
+
+    One thread is enough for so small a network, and does not starve beside other programs.
+    """
     from clcnn.evaluation import Store
     from clcnn.experiments.demo import run
     from clcnn.report import make_report, write_html
