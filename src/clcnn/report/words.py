@@ -52,6 +52,7 @@ ATTACKS = {
     "stealth": "Stealth",
     "margin": "PGD on the margin",
     "unrolled": "unrolled PGD",
+    "constant": "PGD, controls constant",
     "long": "longer PGD",
     "persistent": "Longer search",
     "worst": "Worst case",
