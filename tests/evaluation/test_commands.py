@@ -72,6 +72,7 @@ def test_evaluate_prints_a_table_and_writes_csv(
         (["evaluate", "wrong.toml"], 2),
         (["tune", "nobody", "--data", "mnist", "--out", "c.json"], 2),
         (["tune", "tiny", "--data", "mnist", "--cut", "nowhere", "--out", "c.json"], 2),
+        (["tune", "tiny", "--data", "mnist", "--images", "41", "--out", "c.json"], 2),
     ],
 )
 def test_what_cannot_be_run_leaves_no_store_behind(
@@ -102,6 +103,8 @@ def test_what_cannot_be_run_leaves_no_store_behind(
         ["evaluate", "plan.toml", "--csv", "choice.json"],
         ["evaluate", "plan.toml", "--csv", "results.files"],
         ["experiment", "table1", "--csv", "choice.json"],
+        ["attack", "resnet20-cifar10", "--out", "w.safetensors"],
+        ["bench", "--quick", "--out", "choice"],
         ["experiment", "toy", "--csv", "part.csv"],
     ],
 )

@@ -177,7 +177,7 @@ def test_in_brief_the_best_against_who_knows_of_each_network() -> None:
     assert isinstance(bullets, Bullets)
     assert bullets.items == [
         "tiny: 35.0 % (18.1–56.7; n = 20) by feedback (plan mine: PGD), which keeps 45.0 % if "
-        "the attacker does not know; without control 5.0 %."
+        "the attacker does not know; without control 5.0 %, and the intervals overlap."
     ]
     # Another experiment has other attacks: what is best there is not set beside the first one's.
     another = experiment(measured("strong"), *both("strong", "pgd", 2.0, (19, 18)), plan="b")
@@ -192,6 +192,14 @@ def test_in_brief_what_is_no_better_than_no_control_and_what_larger_radii_leave(
     _, _, bullets = brief_blocks([experiment(*CLEAN, *plain, *controlled)], [])
     assert isinstance(bullets, Bullets)
     assert bullets.items[0].endswith(
-        "without control 45.0 %, no different as far as can be told. "
-        "The most at larger radii: 15.0 % at 4/255."
+        "without control 45.0 %, and the intervals overlap. "
+        "The most at larger radii: 15.0 % (5.2–36.0) at 4/255."
     )
+    nothing = [*both("none", "pgd", 2.0, (0, 0)), *both("pmp", "pgd", 2.0, (12, 1))]
+    _, _, bullets = brief_blocks([experiment(*CLEAN, *nothing)], [])
+    assert isinstance(bullets, Bullets)
+    assert bullets.items[0].endswith("without control 0.0 %, and the intervals overlap.")
+    clear = [*both("none", "pgd", 2.0, (0, 0)), *both("pmp", "pgd", 2.0, (12, 12))]
+    _, _, bullets = brief_blocks([experiment(*CLEAN, *clear)], [])
+    assert isinstance(bullets, Bullets)
+    assert bullets.items[0].endswith("without control 0.0 %.")

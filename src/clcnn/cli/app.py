@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import traceback
 from collections.abc import Iterator
@@ -82,15 +83,15 @@ def _code(error: Exception) -> int:
     return 2 if wrong else 1
 
 
-TENSORS, CHOICE = "tensors", "settings that were chosen"
-"""What a file may hold that took long to make."""
+CHOICE = "settings that were chosen"
+"""What `clcnn tune` writes."""
 
 
 def check_place(path: Path, *used: Path | None, writes: str = "") -> None:
     """Fail before the work, not after it, where no file can be written or may be replaced.
 
-    ``used`` are the files that the command reads or writes besides. Tensors and chosen settings
-    are replaced by nothing else than what ``writes`` them.
+    ``used`` are the files that the command reads or writes besides. Weights and controls are
+    replaced by nothing, chosen settings only by what ``writes`` such.
     """
     from clcnn.data.files import explained
     from clcnn.evaluation.schema import is_store
@@ -106,7 +107,8 @@ def check_place(path: Path, *used: Path | None, writes: str = "") -> None:
             f"{path} is a store of results, which would be lost; expected another file to write. "
             "It was left as it is."
         )
-    held = _held(path)
+    with explained(path):
+        held = _held(path)
     if held and held != writes:
         raise typer.BadParameter(
             f"{path} holds {held}, which would be lost; expected another file to write. It was "
@@ -119,15 +121,22 @@ def check_place(path: Path, *used: Path | None, writes: str = "") -> None:
 
 
 def _held(path: Path) -> str:
-    """Whether there are tensors (weights, a control, examples) or chosen settings in a file."""
+    """What there is in a file that took long to make: weights, a control, chosen settings."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
         start = file.read(64)
-    if b'"kind": "clcnn choice"' in start:
-        return CHOICE
-    header = int.from_bytes(start[:8], "little")
-    return TENSORS if start[8:9] == b"{" and header <= path.stat().st_size else ""
+        if b'"kind": "clcnn choice"' in start:
+            return CHOICE
+        length = int.from_bytes(start[:8], "little")
+        if start[8:9] != b"{" or length > path.stat().st_size:
+            return ""
+        file.seek(8)
+        try:
+            facts = json.loads(file.read(length)).get("__metadata__", {})
+        except ValueError:
+            return ""
+    return "" if "attack" in facts else "weights or a control"  # examples are soon made again
 
 
 @contextmanager

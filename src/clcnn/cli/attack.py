@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clcnn.cli.app import TENSORS, AsJson, Device, Root, Threads, app, check_place
+from clcnn.cli.app import AsJson, Device, Root, Threads, app, check_place
 from clcnn.cli.evaluate import make_workshop
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def attack(
     if not math.isfinite(eps):
         raise typer.BadParameter(f"expected a finite --eps in 1/255, got {eps}.")
     if out is not None:
-        check_place(out, control, Path(network), writes=TENSORS)
+        check_place(out, control, Path(network))
     model, x, y = _subject(network, n, whole, seed, root, device, threads)
     more = {} if steps is None else {"steps": steps}
     made = ATTACKS[name](eps / 255, norm=str(norm), seed=seed, **more)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clcnn.cli.app import INTERRUPTED, Device, Root, Threads, app, usable, wrong_use
+from clcnn.cli.app import INTERRUPTED, Device, Root, Threads, app, check_place, usable, wrong_use
 
 
 @app.command()
@@ -63,9 +63,10 @@ def bench(
             device=device,
             quick=quick,
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
     # Not with_suffix, which would take the end of a name such as v1.2 for one.
     table, picture = Path(f"{out}.json"), Path(f"{out}.png")
+    check_place(table)
+    check_place(picture)
 
     kept: list[Path] = []
 

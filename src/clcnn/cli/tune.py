@@ -121,7 +121,8 @@ def tune(
         raise typer.BadParameter(str(error)) from error
     network = Network(weights, data.value)
     if not store.exists():  # what cannot be run leaves none behind
-        check_alone(network, defence, workshop, split=split.value, sample=quick)
+        most = max(chosen_on, confirm)
+        check_alone(network, defence, workshop, n=most, split=split.value, sample=quick)
     try:
         with Bars(quiet=as_json) as watch, Store(store) as opened:
             choice = run_tuning(

@@ -80,8 +80,9 @@ class Bench:
             )
         if not logits.isfinite().all():
             raise PlanError(
-                f"network {network!r} answers an image with {logits[0].tolist()}; expected finite "
-                "logits. Look at its weights, and at what its images are scaled to."
+                f"{int((~logits.isfinite()).sum())} of the {logits.shape[1]} logits of network "
+                f"{network!r} for an image are nan or infinite; expected numbers. Look at its "
+                "weights, and at what its images are scaled to."
             )
         highest = int(pictures.labels.max())
         if highest >= logits.shape[1]:
@@ -98,16 +99,16 @@ class Bench:
             defence = plan.defences[name].on(network)
             if defence.cuts is None or defence.fit.shipped is not None:
                 continue
-            if defence.solver.kind == "reactive" and defence.cuts[0] != INPUT:
-                raise PlanError(
-                    f"[defences.{name}], cuts: found {defence.cuts[0]!r} as the first for the "
-                    f"solver 'reactive', which controls the input alone; expected {INPUT!r}."
-                )
             module = self.workshop.network(plan, network).module
             try:
                 control(module, list(defence.cuts), allow_bypass=defence.allow_bypass)
             except CutError as error:
                 raise PlanError(f"[defences.{name}], on {network!r}: {error}") from error
+            if defence.solver.kind == "reactive" and defence.cuts[0] != INPUT:
+                raise PlanError(
+                    f"[defences.{name}], cuts: found {defence.cuts[0]!r} as the first for the "
+                    f"solver 'reactive', which controls the input alone; expected {INPUT!r}."
+                )
 
     def _cell(self, entry: Entry) -> Cell:
         plan = self.plan
@@ -166,18 +167,21 @@ def check_alone(
     defence: Defence,
     workshop: Workshop,
     *,
+    n: int = 1,
     split: str = "test",
     sample: bool = False,
 ) -> None:
-    """Fail where a network, the images of a split and a defence do not fit, with no store yet."""
+    """Fail where a network, n images of a split and a defence do not fit, with no store yet."""
     name = network.weights
     plan = Plan(
         name="check",
         networks={name: network},
         defences={"tuned": defence},
         attacks={},
-        entries=(Entry(name, "tuned", NONE, 0.0, "none", 1),),
+        entries=(Entry(name, "tuned", NONE, 0.0, "none", n),),
         split=split,
         sample=sample,
     )
-    Bench(plan, workshop, Path(), Silent()).check()
+    bench = Bench(plan, workshop, Path(), Silent())
+    bench.check()
+    bench.cells()  # of which each asks for its images

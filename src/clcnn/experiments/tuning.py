@@ -82,7 +82,8 @@ def check(
     for task in _known(names, choices, workshop)[0]:
         if not task.file.is_file():
             wanted = asked(task, most)
-            check_alone(task.network, wanted.defence, workshop, split=wanted.split)
+            n = max(wanted.images, wanted.confirm)
+            check_alone(task.network, wanted.defence, workshop, n=n, split=wanted.split)
 
 
 def _known(

@@ -86,7 +86,8 @@ def _breaker(by: str, called: Mapping[str, str]) -> str:
     """The column of what broke an image."""
     if not by:
         return _WITHSTOOD
-    return _TRANSFERRED if _KNOWN.fullmatch(by) else called.get(by, by)
+    is_transferred = _KNOWN.fullmatch(by) or by.startswith("Transfer(")
+    return _TRANSFERRED if is_transferred else called.get(by, by)
 
 
 def _cells(columns: Sequence[str], counts: Counter[str], tried: set[str]) -> list[list[Span]]:

@@ -76,12 +76,13 @@ def _larger(line: Line, lines: Sequence[Line], epsilons: Sequence[float]) -> str
         for one in lines
         if (one.network, one.plan) == (line.network, line.plan) and one.defence != NONE
     ]
-    most = {
-        eps: max(_kept(one, eps) for one in beside if eps in one.pairs)
-        for eps in epsilons
-        if any(eps in one.pairs for one in beside)
-    }
-    told = [f"{words.percent(share)} % at {eps:g}/255" for eps, share in most.items()]
+    told = []
+    for eps in epsilons:
+        met = [one.pairs[eps][1] for one in beside if eps in one.pairs]
+        if met:
+            most = max(met, key=lambda result: result.accuracy)
+            interval = words.interval(100 * most.low, 100 * most.high)
+            told.append(f"{words.percent(most.accuracy)} % ({interval}) at {eps:g}/255")
     return f" The most at larger radii: {words.listed(told)}." if told else ""
 
 
@@ -95,11 +96,10 @@ def _sentence(line: Line, eps: float, lines: Sequence[Line]) -> str:
     plain = next((p for p in lines if (p.network, p.plan, p.defence) == same), None)
     without = ""
     if plain is not None:
-        alone = _kept(plain, eps)
-        alike = (
-            ", no different as far as can be told" if adaptive.low <= alone <= adaptive.high else ""
-        )
-        without = f"; without control {words.percent(alone)} %{alike}"
+        alone = plain.pairs[eps][1]
+        overlap = adaptive.low <= alone.high and alone.low <= adaptive.high
+        alike = ", and the intervals overlap" if overlap else ""
+        without = f"; without control {words.percent(alone.accuracy)} %{alike}"
     interval = words.interval(100 * adaptive.low, 100 * adaptive.high)
     return (
         f"{line.network}: {words.percent(adaptive.accuracy)} % ({interval}; "

@@ -259,6 +259,7 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
     described = made[-1].manifest["plan"] if made else {}
     networks = described.get("networks", {})
     name, ways = form_of(plan)
+    tried = {r.cell: _tried(store, r.cell) for r in found if r.threat == "adaptive"}
     return Experiment(
         name=name,
         plan=plan,
@@ -275,8 +276,8 @@ def _experiment(store: Store, plan: str, made: tuple[Made, ...]) -> Experiment:
         residuals={} if name.startswith(TUNING) else _residuals(store, found),
         averages=averages(store, found),
         distances={} if name.startswith(TUNING) else _distances(store, found),
-        broken=_broken(store, found),
-        tried={r.cell: _tried(store, r.cell) for r in found if r.threat == "adaptive"},
+        broken=_broken(store, found, tried),
+        tried=tried,
     )
 
 
@@ -286,10 +287,11 @@ def _distances(store: Store, found: Sequence[Result]) -> dict[int, float]:
     return {cell: float(np.median(rows)) for cell, rows in lengths.items() if rows}
 
 
-def _broken(store: Store, found: Sequence[Result]) -> dict[int, dict[str, int]]:
+def _broken(
+    store: Store, found: Sequence[Result], tried: Mapping[int, Sequence[Attempt]]
+) -> dict[int, dict[str, int]]:
     query = "SELECT coalesce(broken_by, ''), count(*) FROM samples WHERE cell = ? GROUP BY 1"
-    counted = {r.cell: dict(store.read(query, r.cell)) for r in found if r.threat == "adaptive"}
-    return {cell: counts for cell, counts in counted.items() if set(counts) - {""}}
+    return {r.cell: dict(store.read(query, r.cell)) for r in found if tried.get(r.cell)}
 
 
 def _tried(store: Store, cell: int) -> list[Attempt]:

@@ -26,7 +26,7 @@ def summary_blocks(experiments: Sequence[Experiment], files: int) -> list[Block]
         plans.append(words.several(tuned, "search for settings", "searches for settings"))
     beside = " or, where that is said, from a CSV file" if files else ""
     blocks: list[Block] = [
-        Paragraph(f"{_METHOD} {_radii(experiments)}", "lead"),
+        Paragraph(f"{_METHOD} {_radii(experiments)}".strip(), "lead"),
         Paragraph(
             f"{words.several(len(results), 'cell')} of {words.listed(plans)}, "
             f"{words.several(samples, 'answer')} stored. Accuracies are in per cent with 95 % "
@@ -74,6 +74,8 @@ def _radii(experiments: Sequence[Experiment]) -> str:
         for attack in experiment.described.get("attacks", {}).values()
         if attack.get("kind") not in (WORST, CORRUPTION)
     }
+    if not norms:
+        return ""
     ball = "an ℓ∞ ball" if norms <= {"linf"} else "a ball of the norm that its settings name"
     return (
         f"An attack stays within {ball} around the image, of radius ε in 1/255 of a pixel's range."
