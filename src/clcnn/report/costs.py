@@ -110,7 +110,7 @@ def _figure(rows: Sequence[Cost]) -> Figure:
     for place, (cost, name) in enumerate(zip(rows, names, strict=True)):
         y = 10 + 26 * place
         width = max(1.0, plot.x(cost.middle) - plot.x(0.0))
-        plot.text(left - 8, y + 13, name, "tick", "end")
+        plot.text(left - 8, y + 13, name, "name", "end")
         plot.parts.append(
             f'<rect x="{left}" y="{y}" width="{number(width)}" height="18" rx="2" '
             f'class="bar {tint(colours[cost.defence])}"/>'

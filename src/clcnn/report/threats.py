@@ -72,7 +72,7 @@ def _panel(groups: Sequence[_Group], eps: float) -> Panel:
 def _row(plot: Plot, line: Line, eps: float, y: float) -> None:
     oblivious, adaptive = line.pairs[eps]
     series = _CLEAN if line.defence == NONE else _CONTROLLED
-    plot.text(148, y + 4, words.defence(line.defence), "tick", "end")
+    plot.text(148, y + 4, words.defence(line.defence), "name", "end")
     plot.line([(plot.x(r.accuracy), y) for r in (adaptive, oblivious)], f"line s{series}")
     if line.clean is not None:
         plot.parts.append(marker(plot.x(line.clean.accuracy), y, _CLEAN, True, r=2.5))
