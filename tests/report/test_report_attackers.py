@@ -14,10 +14,10 @@ from clcnn.evaluation import run
 from clcnn.report import make_report, to_html
 from clcnn.report.attackers import attacker_blocks, settings
 from clcnn.report.beyond import beyond
-from clcnn.report.blocks import Bullets, Details, TableBlock
+from clcnn.report.blocks import Block, Bullets, Details, TableBlock
 from clcnn.report.breakers import breaker_blocks
 from clcnn.report.defenders import defender_blocks
-from clcnn.report.gather import Experiment, gather
+from clcnn.report.gather import gather
 from clcnn.report.pool import Pool
 from clcnn.report.tried import Attempt, attempts
 
@@ -41,8 +41,8 @@ threats = ["oblivious", "adaptive"]
 """
 
 
-def lines(experiment: Experiment) -> list[str]:
-    (details,) = attacker_blocks(experiment)
+def listed(blocks: list[Block]) -> list[str]:
+    (details,) = blocks
     assert isinstance(details, Details)
     (bullets,) = details.blocks
     assert isinstance(bullets, Bullets)
@@ -52,7 +52,7 @@ def lines(experiment: Experiment) -> list[str]:
 def test_each_attack_with_its_settings_and_members(tmp_path: Path) -> None:
     store = tmp_path / "s.sqlite"
     run(plan(f'name = "mine"\n{BASE}{WORST}', tmp_path), store, workshop=workshop())
-    found = lines(*gather([store]))
+    found = listed(attacker_blocks(*gather([store])))
     step = "step size epsilon / 4"  # PGD's own, which the plan does not set
     assert f"PGD (of the worst case): steps 2, {step}, loss cross-entropy" in found
     assert (
@@ -132,6 +132,12 @@ def test_what_is_not_tried_on_a_control_is_no_zero() -> None:
         ["0", "of 8", "3", "of 8", "0", "of 5", "5"],
         ["2", "of 7", "–", "0", "of 5", "5"],
     ]
+    # What is stored under a name that the settings do not give is not taken for what is left.
+    other = replace(experiment, broken={0: {"Unheard": 1, "": 5}, 1: {"": 5}})
+    (table,) = breaker_blocks(other)
+    assert isinstance(table, TableBlock)
+    assert [column.label for column in table.columns][-2:] == ["Unheard", "left"]
+    assert [row.cells[-1][0].text for row in table.rows] == ["5", "5"]
 
 
 def test_an_attack_outside_of_the_worst_case_that_leaves_less_is_named() -> None:
@@ -168,11 +174,11 @@ def test_auto_encoders_say_where_principal_components_stand_in_for_them() -> Non
     }
     experiment = made_up(*(measured(name) for name in known))
     experiment.made[-1].manifest["plan"]["defences"].update(known)
-    (details,) = defender_blocks(experiment)
-    assert isinstance(details, Details)
-    (bullets,) = details.blocks
-    assert isinstance(bullets, Bullets)
-    assert ["principal components" in item for item in bullets.items] == [True, False, False]
+    assert ["principal components" in item for item in listed(defender_blocks(experiment))] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_what_takes_a_choice_over_and_changes_it_says_so() -> None:
@@ -189,11 +195,7 @@ def test_what_takes_a_choice_over_and_changes_it_says_so() -> None:
     }
     experiment = made_up(*(measured(name) for name in known))
     experiment.made[-1].manifest["plan"]["defences"].update(known)
-    (details,) = defender_blocks(experiment)
-    assert isinstance(details, Details)
-    (bullets,) = details.blocks
-    assert isinstance(bullets, Bullets)
-    ends = [item.rsplit("; ", 1)[1] for item in bullets.items]
+    ends = [item.rsplit("; ", 1)[1] for item in listed(defender_blocks(experiment))]
     own = "chosen on 200 held-out images"
     assert ends == [own, own, f"otherwise as CLC-NN, linear, {own}"]
 

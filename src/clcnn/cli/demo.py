@@ -33,7 +33,8 @@ def demo(
 ) -> None:
     """Attack a shipped network with and without control. Example: clcnn demo --out demo
 
-    One thread is enough for so small a network, and does not starve beside other programs.
+    It takes one thread unless it is told otherwise: threads that wait for each other fare badly
+    beside other programs, and the network is small.
     """
     from clcnn.evaluation import Store
     from clcnn.experiments.demo import run

@@ -47,7 +47,11 @@ def breaker_blocks(experiment: Experiment) -> list[Block]:
         for by, n in broken.items():
             # No attack was tried on what was wrong already, or at a smaller epsilon.
             if by != "clean" and not _EARLIER.match(by):
-                counts.setdefault(names, Counter())[_breaker(by, called)] += n
+                name = _breaker(by, called)
+                counts.setdefault(names, Counter())[name] += n
+                if name not in (_TRANSFERRED, _WITHSTOOD):  # one that the settings do not name too
+                    places.setdefault(name, (len(of), name))
+                    tried.setdefault(names, set()).add(name)
     order = sorted(places, key=lambda name: places[name])
     if not order or not counts:
         return []
